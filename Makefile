@@ -10,6 +10,7 @@ help: ## Tell what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## Make .venv with everything from the lock file (uv if present, otherwise venv and pip)
+	@:
 
 $(READY): requirements.lock pyproject.toml scripts/setup
 	@sh scripts/setup .venv
@@ -25,7 +26,7 @@ lint: $(READY) ## Check style, types and the layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 check: lint test ## Run every check: lint, then the tests
 
