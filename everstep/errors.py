@@ -15,6 +15,7 @@ EX_DATAERR = 65
 EX_NOINPUT = 66
 EX_UNAVAILABLE = 69
 EX_SOFTWARE = 70
+EX_NOPERM = 77
 EX_CONFIG = 78
 
 
@@ -180,6 +181,12 @@ class StateNotSerializable(EverstepError):
 # ---- running ----------------------------------------------------------------------------------------------------------
 
 
+class EffectRejected(EverstepError):
+    """Raised by an effect's function to say that the outside world surely did not act; the effect may run again."""
+
+    code = "effect_rejected"
+
+
 class EffectInvalid(EverstepError):
     """An effect was declared or called in a way that cannot be kept safe."""
 
@@ -203,3 +210,58 @@ class WorkerDied(EverstepError):
     """The worker that ran the job vanished (its lease expired) on the last allowed attempt."""
 
     code = "worker_died"
+
+
+# ---- repositories and models ------------------------------------------------------------------------------------------
+
+
+class RepositoryInvalid(EverstepError, ValueError):
+    """There is no such repository or branch, its address cannot be used, or the working folder belongs to something else."""
+
+    code = "repository_invalid"
+    exit_code = EX_NOINPUT
+
+
+class RemoteUnavailable(EverstepError, ConnectionError):
+    """The machine that holds the repository could not be reached, or did not answer in time."""
+
+    code = "remote_unavailable"
+    exit_code = EX_UNAVAILABLE
+
+
+class RemoteDenied(EverstepError, PermissionError):
+    """The repository refused access, or refused the push."""
+
+    code = "remote_denied"
+    exit_code = EX_NOPERM
+
+
+class BranchMoved(EverstepError):
+    """The branch got other commits while the job ran, so its commit cannot be put on top."""
+
+    code = "branch_moved"
+
+
+class GitFailed(EverstepError):
+    """A git command failed for a reason that tells nothing more."""
+
+    code = "git_failed"
+
+
+class OperationUnfinished(EverstepError):
+    """The agent stopped, but what it was asked to do is not done."""
+
+    code = "operation_unfinished"
+
+
+class ChangeRejected(EverstepError):
+    """A person rejected the change in a review."""
+
+    code = "change_rejected"
+
+
+class ModelUnavailable(EverstepError):
+    """The chat model cannot be made: unknown name, or a package for it is missing."""
+
+    code = "model_unavailable"
+    exit_code = EX_CONFIG

@@ -6,35 +6,61 @@ The worker sets `current` around a run; LangGraph copies the context into its ta
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from everstep.checkpoints.store import Store
+from everstep.checkpoints.store import Store
+
+
+class EffectSpan(Protocol):
+    """What an effect tells its span."""
+
+    def state(self, state: str) -> None:
+        """The state the effect ended in."""
+        ...
+
+
+class _NoSpan:
+    def state(self, state: str) -> None:
+        del state
+
+
+def _no_span(name: str, key_digest: str) -> AbstractContextManager[EffectSpan]:
+    del name, key_digest
+    return nullcontext(_NoSpan())
+
+
+def _nothing() -> dict[str, Any]:
+    return {}
 
 
 @dataclass
 class Attempt:
-    """One claim of one job by one worker.
+    """One claim of one job by one worker; the fence its writes go through.
 
     Attributes:
         store: The record.
         job_id: Row id of the job.
         public_id: The job's id as users see it (UUIDv7).
+        job_key: The job's idempotency key.
         claim_no: The fence: a write with another claim number changes nothing.
-        leg: Which attempt this is, from 1; one leg is one trace.
         surely_not_sent: Tells of an exception whether the outside world surely did not act.
+        progress: Further columns of the job to keep current with each step (tokens).
+        effect_span: Opens the span of an effect, given its name and the digest of its key.
         blocked: Set once when the run must not go on (unknown effect, lost lease); every later write is refused with it.
     """
 
     store: Store
     job_id: int
     public_id: str
+    job_key: str
     claim_no: int
-    leg: int
     surely_not_sent: Callable[[BaseException], bool]
+    progress: Callable[[], dict[str, Any]] = _nothing
+    effect_span: Callable[[str, str], AbstractContextManager[EffectSpan]] = _no_span
     blocked: BaseException | None = None
     _occurrences: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
     _lock: Lock = field(default_factory=Lock)

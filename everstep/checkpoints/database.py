@@ -1,0 +1,184 @@
+"""Opening a SQLite record: connections with the right pragmas, migrations under a lock, and errors a user can act on."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
+
+from everstep.errors import EverstepError, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUrlInvalid
+
+HEAD = "0001"
+BUSY_TIMEOUT_S = 30.0
+JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024
+
+
+def path_of(url: str) -> Path:
+    """The file a `sqlite:///…` URL names.
+
+    Raises:
+        StoreUrlInvalid: The URL is of another kind.
+    """
+    if url.startswith("sqlite:///") and url not in ("sqlite:///", "sqlite:///:memory:"):
+        return Path(url.removeprefix("sqlite:///"))
+    if url.startswith(("postgresql://", "postgres://")):
+        raise StoreUrlInvalid(
+            f"PostgreSQL is not supported by this version: {url.split('@')[-1]}",
+            next_step="use a file: --store sqlite:///everstep.db",
+        )
+    raise StoreUrlInvalid(
+        f"not a store URL: {url!r}",
+        next_step="use sqlite:///FILE (three slashes for a relative file, four for an absolute one); a record in memory would not survive",
+    )
+
+
+def raw_connection(path: Path) -> sqlite3.Connection:
+    """A plain connection in autocommit mode; transactions are begun explicitly."""
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute(f"PRAGMA journal_size_limit={JOURNAL_SIZE_LIMIT}")
+    return connection
+
+
+def writing_engine(path: Path) -> Engine:
+    """An engine whose transactions take the write lock when they begin (`BEGIN IMMEDIATE`), so that no read can go stale."""
+    return _engine(path, "BEGIN IMMEDIATE", NullPool)
+
+
+def reading_engine(path: Path) -> Engine:
+    """An engine for snapshots; its connections refuse to write."""
+    engine = _engine(path, "BEGIN", QueuePool)
+
+    def refuse_writes(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
+        connection.execute("PRAGMA query_only=ON")
+
+    event.listen(engine, "connect", refuse_writes)
+    return engine
+
+
+def _engine(path: Path, begin: str, pool: type[NullPool] | type[QueuePool]) -> Engine:
+    engine = create_engine("sqlite://", creator=lambda: raw_connection(path), poolclass=pool)
+
+    def on_begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    event.listen(engine, "begin", on_begin)
+    return engine
+
+
+def prepare(path: Path) -> None:
+    """Create or migrate the record at `path`; does nothing when it is up to date.
+
+    Raises:
+        StoreUnavailable: The folder is missing, or the file cannot be opened or written.
+        StoreCorrupt: The file is not a SQLite database, or is damaged.
+        StoreTooNew: A newer Everstep wrote it.
+    """
+    if not path.parent.is_dir():
+        raise StoreUnavailable(
+            f"the folder of the record does not exist: {path.parent}",
+            next_step=f"create it (mkdir -p {path.parent}) or give another --store",
+            path=str(path),
+        )
+    try:
+        if _version(path) != HEAD:
+            _migrate(path)
+    except (sqlite3.Error, DBAPIError) as error:
+        raise translate(error, path) from error
+
+
+def _version(path: Path) -> str | None:
+    """The record's schema version; None for a new file."""
+    if not path.exists():
+        return None
+    connection = raw_connection(path)
+    try:
+        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'alembic_version'").fetchone():
+            return None
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    finally:
+        connection.close()
+    version = None if row is None else str(row[0])
+    if version is not None and version > HEAD:
+        raise StoreTooNew(
+            f"the record {path} has schema {version}, this Everstep knows up to {HEAD}",
+            next_step="upgrade Everstep, or use another --store",
+            path=str(path),
+        )
+    return version
+
+
+def _migrate(path: Path) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    _set_up_saver_tables(path)
+    engine = writing_engine(path)
+    try:
+        with engine.begin() as connection:  # the write lock is held: of several processes one migrates, the others then see it done
+            settings = Config()
+            settings.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+            settings.attributes["connection"] = connection
+            command.upgrade(settings, HEAD)
+    finally:
+        engine.dispose()
+
+
+def _set_up_saver_tables(path: Path) -> None:
+    """WAL and LangGraph's own tables, made by its own saver. Switching to WAL ignores the busy timeout, so it is retried."""
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    for attempt in range(20):
+        connection = raw_connection(path)
+        try:
+            SqliteSaver(connection).setup()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or attempt == 19:
+                raise
+            time.sleep(random.uniform(0.01, 0.1))
+        finally:
+            connection.close()
+
+
+def missing_tables(connection: Connection) -> list[str]:
+    """Tables the record should have and has not; for `doctor`."""
+    from everstep.checkpoints.schema import metadata
+
+    present = set(inspect(connection).get_table_names())
+    return sorted({*metadata.tables, "checkpoints", "writes"} - present)
+
+
+_UNAVAILABLE: dict[int, tuple[str, str]] = {
+    sqlite3.SQLITE_READONLY: ("is read-only", "make the file and its folder writable, or give another --store"),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "check that the file and its folder exist and are accessible"),
+    sqlite3.SQLITE_FULL: ("has no space left", "free disk space; nothing was lost, the work goes on when there is space"),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written (I/O error)", "check the disk, then run everstep doctor"),
+    sqlite3.SQLITE_BUSY: ("stayed locked by another process", "find what holds it open (another tool in a transaction?) and try again"),
+    sqlite3.SQLITE_PERM: ("may not be accessed", "check the permissions of the file and its folder"),
+}
+
+
+def translate(error: BaseException, path: Path) -> Exception:
+    """The catalogue error for a database error; other errors come back as they are."""
+    original: Any = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(original, EverstepError):
+        return original
+    code = getattr(original, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return StoreCorrupt(
+            f"the record {path} is not a SQLite database or is damaged: {original}",
+            next_step="keep the file, restore a backup or recover it (sqlite3 FILE .recover), or give another --store",
+            path=str(path),
+        )
+    if code in _UNAVAILABLE:
+        what, next_step = _UNAVAILABLE[code]
+        return StoreUnavailable(f"the record {path} {what}: {original}", next_step=next_step, path=str(path))
+    return original if isinstance(original, Exception) else RuntimeError(str(original))

@@ -1,0 +1,414 @@
+"""Jobs: six states, one guarded transition, and what moves a job through them.
+
+Every function runs inside a write transaction it is given, so that a change and its meaning commit together. `transition` is the
+only code that writes `status`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, insert, or_, select, update
+
+from everstep.checkpoints.canonical import digest
+from everstep.checkpoints.schema import agent_jobs, job_events
+from everstep.clock import uuid7
+from everstep.errors import JobNotFound, JobStateConflict, KeyConflict, PayloadInvalid
+
+DEFAULT_LEASE_MS = 300_000
+DEFAULT_MAX_ATTEMPTS = 3
+DEFAULT_PRIORITY = 5
+
+ALLOWED: Mapping[str, frozenset[str]] = {
+    "pending": frozenset({"running", "review", "failed"}),
+    "running": frozenset({"running", "pending", "retry", "review", "done", "failed"}),
+    "retry": frozenset({"running", "pending", "review", "failed"}),
+    "review": frozenset({"pending", "failed"}),
+    "failed": frozenset({"pending"}),  # only by redrive, a person's explicit wish
+    "done": frozenset(),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row of `agent_jobs`. Times are UTC milliseconds; see `schema` for the columns."""
+
+    id: int
+    public_id: str
+    idempotency_key: str
+    payload_digest: str
+    payload_json: str
+    owner: str
+    graph: str
+    thread_id: str
+    workflow_version: str
+    status: str
+    priority: int
+    attempts: int
+    max_attempts: int
+    claim_no: int
+    leased_by: str | None
+    lease_until: int | None
+    next_run_at: int
+    step: int
+    node: str | None
+    input_tokens: int
+    output_tokens: int
+    input_applied: int
+    cancel_requested_at: int | None
+    fingerprint: str | None
+    fingerprint_json: str | None
+    approved_checkpoint_id: str | None
+    error_json: str | None
+    result_json: str | None
+    result_digest: str | None
+    created_at: int
+    updated_at: int
+
+    @property
+    def payload(self) -> Any:
+        """The input the graph starts with."""
+        return json.loads(self.payload_json)
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """The answer to an enqueue: the job, and whether this call created it. Unpacks as `job, created`."""
+
+    job: Job
+    created: bool
+
+    def __iter__(self) -> Any:
+        return iter((self.job, self.created))
+
+
+class LostClaim(Exception):
+    """The claim is no longer the job's: another worker has it, or it was settled. Nothing was written."""
+
+
+def job_of(row: RowMapping) -> Job:
+    """The dataclass for a row."""
+    return Job(**row)
+
+
+def get(connection: Connection, job_id: int) -> Job:
+    """The job by row id."""
+    return job_of(connection.execute(select(agent_jobs).where(agent_jobs.c.id == job_id)).mappings().one())
+
+
+def find(connection: Connection, public_id: str) -> Job:
+    """The job by public id, or by a prefix of it that fits one job only.
+
+    Raises:
+        JobNotFound: No job, or more than one, fits.
+    """
+    rows = connection.execute(
+        select(agent_jobs).where(agent_jobs.c.public_id.startswith(public_id.lower(), autoescape=True)).limit(3)
+    ).mappings()
+    found = [job_of(row) for row in rows] if public_id else []
+    if len(found) != 1:
+        problem = f"no job has the id {public_id!r}" if not found else f"several jobs have ids that start with {public_id!r}"
+        raise JobNotFound(problem, next_step="list them with: everstep jobs", job=public_id)
+    return found[0]
+
+
+def enqueue(
+    connection: Connection,
+    *,
+    now: int,
+    graph: str,
+    payload_json: str,
+    payload_digest: str,
+    key: str,
+    workflow_version: str,
+    priority: int,
+    max_attempts: int,
+    owner: str,
+    run_after: int | None = None,
+) -> Enqueued:
+    """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
+
+    Raises:
+        KeyConflict: The key belongs to a job with another graph or payload.
+    """
+    public_id = uuid7(now)
+    values: dict[str, Any] = {
+        "public_id": public_id,
+        "idempotency_key": key,
+        "payload_digest": payload_digest,
+        "payload_json": payload_json,
+        "owner": owner,
+        "graph": graph,
+        "thread_id": public_id,
+        "workflow_version": workflow_version,
+        "status": "pending",
+        "priority": priority,
+        "max_attempts": max_attempts,
+        "next_run_at": now if run_after is None else run_after,
+        "created_at": now,
+        "updated_at": now,
+    }
+    inserted = connection.execute(insert(agent_jobs).prefix_with("OR IGNORE").values(values))
+    job = job_of(connection.execute(select(agent_jobs).where(agent_jobs.c.idempotency_key == key)).mappings().one())
+    if inserted.rowcount == 0:
+        if job.payload_digest != payload_digest:
+            raise KeyConflict(
+                f"the key {key!r} belongs to job {job.public_id} ({job.status}), which has another graph or input",
+                next_step=f"look at it with: everstep show {job.public_id}; give this input another --key",
+                key=key,
+                job=job.public_id,
+                status=job.status,
+            )
+        return Enqueued(job, created=False)
+    _event(connection, job, None, "pending", now, owner, "enqueued")
+    return Enqueued(job, created=True)
+
+
+def transition(
+    connection: Connection, job: Job, to: str, *, now: int, actor: str, reason: str, **changes: Any
+) -> Job:
+    """Change a job's status: compare-and-set on `(id, status, claim_no)`, and a row in `job_events`.
+
+    Args:
+        connection: The write transaction.
+        job: The job as its caller saw it.
+        to: The new status.
+        now: UTC milliseconds.
+        actor: Who does it: a worker id, `cli`, a person.
+        reason: Why, in a few words.
+        **changes: Further columns to set in the same statement.
+
+    Raises:
+        LostClaim: The job changed since the caller saw it; nothing was written.
+        JobStateConflict: No such transition exists.
+    """
+    if to not in ALLOWED[job.status]:
+        raise JobStateConflict(
+            f"job {job.public_id} is {job.status}; it cannot become {to}",
+            next_step=f"look at it with: everstep show {job.public_id}",
+            job=job.public_id,
+            status=job.status,
+        )
+    released = {} if to == "running" else {"leased_by": None, "lease_until": None}
+    guard = and_(agent_jobs.c.id == job.id, agent_jobs.c.status == job.status, agent_jobs.c.claim_no == job.claim_no)
+    changed = connection.execute(update(agent_jobs).where(guard).values(status=to, updated_at=now, **{**released, **changes}))
+    if changed.rowcount == 0:
+        raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
+    after = get(connection, job.id)
+    _event(connection, after, job.status, to, now, actor, reason)
+    return after
+
+
+def _event(
+    connection: Connection, job: Job, from_status: str | None, to_status: str, now: int, actor: str, reason: str
+) -> None:
+    connection.execute(
+        insert(job_events).values(
+            job_id=job.id,
+            from_status=from_status,
+            to_status=to_status,
+            claim_no=job.claim_no,
+            at=now,
+            actor=actor,
+            reason=reason,
+        )
+    )
+
+
+def claim(
+    connection: Connection,
+    *,
+    now: int,
+    worker: str,
+    lease_ms: int,
+    limit: int,
+    dead_workers: Collection[str] = (),
+    graphs: Collection[str] | None = None,
+) -> list[Job]:
+    """Take up to `limit` jobs that are ready, the highest priority first, then the longest due.
+
+    Ready is: pending or retry and due; or running under a lease that has expired, or whose worker is proven dead. Starts are
+    counted here, before anything runs; a job whose worker vanished on its last allowed attempt goes to `failed` instead.
+
+    Args:
+        connection: The write transaction.
+        now: UTC milliseconds.
+        worker: Id of the claiming worker.
+        lease_ms: Length of the lease, milliseconds.
+        limit: Most jobs to take.
+        dead_workers: Worker ids that are proven dead, so that their leases need not run out.
+        graphs: Only jobs of these graphs; all when None.
+    """
+    ready = or_(
+        and_(agent_jobs.c.status.in_(("pending", "retry")), agent_jobs.c.next_run_at <= now),
+        and_(
+            agent_jobs.c.status == "running",
+            or_(agent_jobs.c.lease_until <= now, agent_jobs.c.leased_by.in_(dead_workers)),
+        ),
+    )
+    query = select(agent_jobs).where(ready).order_by(agent_jobs.c.priority.desc(), agent_jobs.c.next_run_at, agent_jobs.c.id)
+    if graphs is not None:
+        query = query.where(agent_jobs.c.graph.in_(graphs))
+    claimed: list[Job] = []
+    for job in [job_of(row) for row in connection.execute(query.limit(limit)).mappings()]:
+        taken_over = job.status == "running"
+        if taken_over and job.cancel_requested_at is not None:
+            cancel_now(connection, job, now=now, actor=worker)
+        elif taken_over and job.attempts >= job.max_attempts:
+            error = {
+                "code": "worker_died",
+                "message": f"the worker {job.leased_by} vanished at step {job.step}, on attempt {job.attempts} of {job.max_attempts}",
+                "step": job.step,
+                "attempt": job.attempts,
+                "next_step": f"find what kills the worker, then: everstep retry {job.public_id}",
+            }
+            transition(
+                connection, job, "failed", now=now, actor=worker, reason="worker died, attempts used up", error_json=json.dumps(error)
+            )
+        else:
+            reason = f"claimed; the lease of {job.leased_by} had ended at step {job.step}" if taken_over else "claimed"
+            claimed.append(
+                transition(
+                    connection,
+                    job,
+                    "running",
+                    now=now,
+                    actor=worker,
+                    reason=reason,
+                    claim_no=job.claim_no + 1,
+                    attempts=job.attempts + 1,
+                    leased_by=worker,
+                    lease_until=now + lease_ms,
+                )
+            )
+    return claimed
+
+
+def heartbeat(connection: Connection, *, now: int, worker: str, lease_ms: int) -> dict[int, tuple[int, bool]]:
+    """Extend every lease this worker still holds, in one statement.
+
+    Returns:
+        For each job still held: row id → (claim number, whether its cancellation was requested).
+    """
+    held = and_(agent_jobs.c.status == "running", agent_jobs.c.leased_by == worker)
+    connection.execute(update(agent_jobs).where(held).values(lease_until=now + lease_ms))
+    rows = connection.execute(
+        select(agent_jobs.c.id, agent_jobs.c.claim_no, agent_jobs.c.cancel_requested_at).where(held)
+    )
+    return {row.id: (row.claim_no, row.cancel_requested_at is not None) for row in rows}
+
+
+def fence(connection: Connection, job_id: int, claim_no: int) -> None:
+    """Check, in this transaction, that the claim is still the job's.
+
+    Raises:
+        LostClaim: It is not; the caller must write nothing.
+    """
+    held = select(agent_jobs.c.id).where(
+        agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running"
+    )
+    if connection.execute(held).first() is None:
+        raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")
+
+
+def advance(connection: Connection, job_id: int, claim_no: int, *, now: int, **progress: Any) -> None:
+    """Note progress (step, node, tokens) under the fence, and that the job's input is now part of its thread.
+
+    Raises:
+        LostClaim: The claim is no longer the job's.
+    """
+    held = and_(agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running")
+    changed = connection.execute(update(agent_jobs).where(held).values(input_applied=1, updated_at=now, **progress))
+    if changed.rowcount == 0:
+        raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")
+
+
+def cancel(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
+    """Cancel a job: at once when nothing runs it, otherwise as a request its worker acknowledges.
+
+    Raises:
+        JobStateConflict: The job has ended already.
+    """
+    if job.status in ("done", "failed"):
+        raise JobStateConflict(
+            f"job {job.public_id} is {job.status}; there is nothing to cancel", job=job.public_id, status=job.status
+        )
+    if job.status != "running":
+        return cancel_now(connection, job, now=now, actor=actor)
+    connection.execute(
+        update(agent_jobs)
+        .where(agent_jobs.c.id == job.id, agent_jobs.c.claim_no == job.claim_no, agent_jobs.c.status == "running")
+        .values(cancel_requested_at=now, updated_at=now)
+    )
+    return get(connection, job.id)
+
+
+def cancel_now(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
+    """End a job as cancelled; if an effect of it is in flight, a person has to settle that first."""
+    from everstep.checkpoints import effects, reviews
+
+    unsettled = effects.unsettled(connection, job.id)
+    if unsettled:
+        for effect in unsettled:
+            effects.mark_unknown(connection, effect, now=now)
+            reviews.open_for_effect(connection, job, effect, now=now, why="the job was cancelled while this effect was in flight")
+        requested = {"cancel_requested_at": job.cancel_requested_at or now}
+        if job.status == "review":
+            connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**requested))
+            return get(connection, job.id)
+        return transition(
+            connection, job, "review", now=now, actor=actor, reason="cancelled with an effect in flight", **requested
+        )
+    reviews.close_all(connection, job.id, now=now)
+    error = json.dumps({"code": "cancelled", "message": f"cancelled by {actor}", "step": job.step})
+    return transition(
+        connection,
+        job,
+        "failed",
+        now=now,
+        actor=actor,
+        reason="cancelled",
+        error_json=error,
+        cancel_requested_at=job.cancel_requested_at or now,
+    )
+
+
+def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
+    """Give a failed job its attempts back, or let one that waits for its backoff run now. It goes on from its last checkpoint.
+
+    Raises:
+        JobStateConflict: The job is in no state to be retried.
+    """
+    if job.status == "review":
+        raise JobStateConflict(
+            f"job {job.public_id} waits for a person's answer, not for another attempt",
+            next_step="list the open questions with: everstep review",
+            job=job.public_id,
+            status=job.status,
+        )
+    if job.status not in ("failed", "retry"):
+        raise JobStateConflict(
+            f"job {job.public_id} is {job.status}; only a failed job, or one that waits for its backoff, can be retried",
+            next_step=f"look at it with: everstep show {job.public_id}",
+            job=job.public_id,
+            status=job.status,
+        )
+    fresh = {"attempts": 0, "cancel_requested_at": None} if job.status == "failed" else {}
+    return transition(connection, job, "pending", now=now, actor=actor, reason="redriven", next_run_at=now, error_json=None, **fresh)
+
+
+def loose_digest(value: Any) -> str:
+    """SHA-256 of a JSON-ready value: canonical where RFC 8785 allows it, otherwise (big integers, NaN) of its sorted JSON text."""
+    try:
+        return digest(value)
+    except PayloadInvalid:
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def same_payload(graph: str, payload: Any) -> str:
+    """The digest two enqueues of one key are compared by: graph and input."""
+    return digest({"graph": graph, "input": payload})

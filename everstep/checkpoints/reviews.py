@@ -1,0 +1,241 @@
+"""Reviews: one row for each question only a person can answer, answered once, by id.
+
+Answering is compare-and-set on the row, and moves the job on in the same transaction. No timer resumes a review.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, func, insert, select, update
+
+from everstep.checkpoints import answers, effects, jobs
+from everstep.checkpoints.schema import reviews as table
+from everstep.clock import rfc3339, uuid7
+from everstep.errors import ReviewAnswered, ReviewAnswerInvalid, ReviewNotFound
+
+
+@dataclass(frozen=True)
+class Review:
+    """A row of `reviews`.
+
+    Attributes:
+        kind: `interrupt`, `breakpoint`, `effect`, `error` or `fingerprint`.
+        subject: What it is about: the interrupt's id, the effect's key, the checkpoint's id, ….
+        occurrence: Tells several questions about one subject apart. For an interrupt: how many answers its task had used before.
+        resume_json: The value the graph is resumed with, for an answered interrupt.
+    """
+
+    id: int
+    public_id: str
+    job_id: int
+    kind: str
+    subject: str
+    occurrence: int
+    status: str
+    value_json: str
+    value_digest: str
+    decision: str | None
+    answer_json: str | None
+    resume_json: str | None
+    reason: str | None
+    answered_by: str | None
+    created_at: int
+    answered_at: int | None
+
+    @property
+    def value(self) -> Any:
+        """What is asked."""
+        return json.loads(self.value_json)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A review to be opened."""
+
+    kind: str
+    subject: str
+    value: Any
+    occurrence: int = 0
+
+
+def _review(row: RowMapping) -> Review:
+    return Review(**row)
+
+
+def find(connection: Connection, public_id: str) -> Review:
+    """The review by id, or by a prefix that fits one review only.
+
+    Raises:
+        ReviewNotFound: None, or more than one, fits.
+    """
+    query = select(table).where(table.c.public_id.startswith(public_id.lower(), autoescape=True)).limit(3)
+    found = [_review(row) for row in connection.execute(query).mappings()] if public_id else []
+    if len(found) != 1:
+        problem = f"no review has the id {public_id!r}" if not found else f"several reviews have ids that start with {public_id!r}"
+        raise ReviewNotFound(problem, next_step="list the open ones with: everstep review", review=public_id)
+    return found[0]
+
+
+def of_job(connection: Connection, job_id: int) -> list[Review]:
+    """A job's reviews, oldest first."""
+    return [_review(row) for row in connection.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.id)).mappings()]
+
+
+def all_open(connection: Connection) -> list[Review]:
+    """Every open review, oldest first."""
+    return [_review(row) for row in connection.execute(select(table).where(table.c.status == "open").order_by(table.c.id)).mappings()]
+
+
+def open_all(connection: Connection, job: jobs.Job, questions: list[Question], *, now: int) -> list[Review]:
+    """One open review for each question; a question asked before keeps its row, and its answer if it has one."""
+    opened: list[Review] = []
+    for question in questions:
+        values = {
+            "public_id": uuid7(now),
+            "job_id": job.id,
+            "kind": question.kind,
+            "subject": question.subject,
+            "occurrence": question.occurrence,
+            "status": "open",
+            "value_json": json.dumps(question.value),
+            "value_digest": jobs.loose_digest(question.value),
+            "created_at": now,
+        }
+        connection.execute(insert(table).prefix_with("OR IGNORE").values(values))
+        row = and_(
+            table.c.job_id == job.id,
+            table.c.kind == question.kind,
+            table.c.subject == question.subject,
+            table.c.occurrence == question.occurrence,
+        )
+        opened.append(_review(connection.execute(select(table).where(row)).mappings().one()))
+    return opened
+
+
+def open_for_effect(connection: Connection, job: jobs.Job, effect: effects.Effect, *, now: int, why: str) -> Review:
+    """Ask a person what became of an unknown effect; an open question about it is kept."""
+    about = and_(table.c.kind == "effect", table.c.subject == effect.key)
+    asked = connection.execute(select(func.count()).where(about, table.c.status != "open")).scalar_one()
+    value = {
+        "question": f"Did {effect.name} happen?",
+        "why": why,
+        "effect": effect.name,
+        "key": effect.key,
+        "arguments": json.loads(effect.arguments_json),
+        "error": effect.error,
+        "called_at": rfc3339(effect.updated_at),
+    }
+    return open_all(connection, job, [Question("effect", effect.key, value, occurrence=asked)], now=now)[0]
+
+
+def close_all(connection: Connection, job_id: int, *, now: int) -> None:
+    """The job ended: its open questions no longer need an answer."""
+    still_open = and_(table.c.job_id == job_id, table.c.status == "open")
+    connection.execute(update(table).where(still_open).values(status="closed", answered_at=now))
+
+
+def answer(
+    connection: Connection,
+    review: Review,
+    *,
+    decision: str,
+    value: Any = answers.MISSING,
+    reason: str | None = None,
+    by: str,
+    now: int,
+) -> tuple[Review, jobs.Job]:
+    """Answer a review, once, and let its job go on.
+
+    Args:
+        connection: The write transaction.
+        review: The review as its caller saw it.
+        decision: `approve`, `edit`, `respond` or `reject`.
+        value: The answer's value; `answers.MISSING` when there is none.
+        reason: Why, in the person's words.
+        by: Who answers.
+        now: UTC milliseconds.
+
+    Raises:
+        ReviewAnswered: It was answered before, or its job ended; the error shows the first answer.
+        ReviewAnswerInvalid: This kind of review does not take this answer.
+    """
+    if decision not in answers.choices(review.kind, review.value):
+        raise ReviewAnswerInvalid(
+            f"a review of kind {review.kind} does not take {decision!r}",
+            next_step=f"it takes: {', '.join(answers.choices(review.kind, review.value))}",
+            review=review.public_id,
+        )
+    resume = answers.resume_value(review.value, decision, value, reason) if review.kind == "interrupt" else None
+    changed = connection.execute(
+        update(table)
+        .where(table.c.id == review.id, table.c.status == "open")
+        .values(
+            status="answered",
+            decision=decision,
+            answer_json=None if value is answers.MISSING else json.dumps(value),
+            resume_json=json.dumps(resume) if review.kind == "interrupt" else None,
+            reason=reason,
+            answered_by=by,
+            answered_at=now,
+        )
+    )
+    if changed.rowcount == 0:
+        raise _answered(find(connection, review.public_id))
+    job = jobs.get(connection, review.job_id)
+    if review.kind == "effect":
+        effects.settle_by_person(
+            connection, review.subject, happened=decision == "approve", result=None if value is answers.MISSING else value, now=now
+        )
+    return find(connection, review.public_id), _move_on(connection, job, review, decision, reason, by, now)
+
+
+def _move_on(
+    connection: Connection, job: jobs.Job, review: Review, decision: str, reason: str | None, by: str, now: int
+) -> jobs.Job:
+    if job.status != "review":
+        return job
+    if job.cancel_requested_at is not None:
+        return job if effects.unsettled(connection, job.id) else jobs.cancel_now(connection, job, now=now, actor=by)
+    if decision == "reject" and review.kind in ("error", "fingerprint", "breakpoint"):
+        close_all(connection, job.id, now=now)
+        error = {
+            "code": "rejected",
+            "message": f"{by} rejected the {review.kind} review" + (f": {reason}" if reason else ""),
+            "step": job.step,
+            "review": review.public_id,
+            "cause": review.value,
+        }
+        return jobs.transition(
+            connection, job, "failed", now=now, actor=by, reason=f"{review.kind} review rejected", error_json=json.dumps(error)
+        )
+    changes: dict[str, Any] = {"next_run_at": now, "error_json": None}
+    if review.kind == "breakpoint":
+        changes["approved_checkpoint_id"] = review.subject
+    if review.kind == "fingerprint":
+        changes.update(fingerprint=None, fingerprint_json=None)
+    return jobs.transition(connection, job, "pending", now=now, actor=by, reason=f"{review.kind} review: {decision}", **changes)
+
+
+def _answered(review: Review) -> ReviewAnswered:
+    if review.status == "closed":
+        return ReviewAnswered(
+            f"review {review.public_id} was closed because its job ended", review=review.public_id, status=review.status
+        )
+    first = {
+        "decision": review.decision,
+        "value": None if review.answer_json is None else json.loads(review.answer_json),
+        "reason": review.reason,
+        "by": review.answered_by,
+        "at": rfc3339(review.answered_at),
+    }
+    return ReviewAnswered(
+        f"review {review.public_id} was answered at {first['at']} by {first['by']}: {first['decision']}"
+        + (f" {json.dumps(first['value'])}" if review.answer_json is not None else "")
+        + (f" ({first['reason']})" if first["reason"] else ""),
+        next_step="the first answer stands",
+        review=review.public_id,
+        first_answer=first,
+    )

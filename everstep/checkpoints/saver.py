@@ -1,0 +1,375 @@
+"""`StepSaver`: LangGraph's own SQLite saver, joined to the record's transaction and fenced by the claim.
+
+The stock saver does all checkpoint SQL. Its cursor is replaced: what it writes is recorded in the caller's thread (so values
+are serialised before anything can change them) and then run by the record's single writer, in one transaction with the check
+that the claim still holds and with the job's progress. What it reads uses a connection of its own. So a stock `SqliteSaver` can open
+the file and read every thread, and a write by a worker that lost its claim changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.sqlite import SqliteSaver
+from sqlalchemy import Connection
+
+from everstep import crash
+from everstep.checkpoints import jobs, serialization
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
+
+logger = logging.getLogger("everstep.state")
+
+INTERRUPT, RESUME = "__interrupt__", "__resume__"
+_NEXT_NODE = "branch:to:"
+
+Statement = tuple[str, Any, bool]
+
+
+class Fence(Protocol):
+    """The claim a saver writes under."""
+
+    job_id: int
+    claim_no: int
+
+    @property
+    def blocked(self) -> BaseException | None:
+        """Why this run must not write any more, if it must not."""
+        ...
+
+    def block(self, reason: BaseException) -> None:
+        """Refuse every later write."""
+        ...
+
+    def progress(self) -> dict[str, Any]:
+        """Further columns of the job to keep current with each step."""
+        ...
+
+
+class _Recorder:
+    """Stands in for the stock saver's cursor and keeps what it wants to run."""
+
+    def __init__(self) -> None:
+        self.statements: list[Statement] = []
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self.statements.append((sql, tuple(parameters), False))
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
+        self.statements.append((sql, [tuple(row) for row in parameters], True))
+
+
+class StepSaver(SqliteSaver):
+    """A checkpoint saver whose every write is one operation of the record's writer.
+
+    Args:
+        store: The record.
+        fence: The claim to write under; without one (tools, tests, other threads of work) writes are not fenced.
+    """
+
+    def __init__(self, store: Store, fence: Fence | None = None) -> None:
+        super().__init__(store.checkpoint_connection)
+        self.lock = store.checkpoint_lock
+        self.is_setup = True
+        self._store = store
+        self._fence = fence
+        self._recording = threading.local()
+        self._compared: set[str] = set()
+
+    @contextmanager
+    def cursor(self, transaction: bool = True) -> Iterator[Any]:
+        """The stock saver's hook: a recorder for writes, a real cursor for reads."""
+        if transaction:
+            yield self._recording.recorder
+        else:
+            with super().cursor(transaction=False) as cursor:
+                yield cursor
+
+    # ---- writing ------------------------------------------------------------------------------------------------------
+
+    def put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        """Store a checkpoint; returns after the commit.
+
+        Raises:
+            LostClaim: The claim is no longer the job's; nothing was written.
+            StateNotSerializable: A channel holds a value that cannot be stored.
+        """
+        saved, future = self._put(config, checkpoint, metadata, new_versions)
+        future.result()
+        crash.point("checkpoint.after_put")
+        return saved
+
+    async def aput(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        """As `put`."""
+        saved, future = self._put(config, checkpoint, metadata, new_versions)
+        await asyncio.wrap_future(future)
+        crash.point("checkpoint.after_put")
+        return saved
+
+    def _put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> tuple[RunnableConfig, Future[None]]:
+        crash.point("checkpoint.before_put")
+        values = checkpoint["channel_values"]
+        self._warn_of_changes({name: values[name] for name in new_versions if name in values})
+        progress: dict[str, Any] | None = None
+        if self._fence is not None:
+            progress = self._fence.progress()
+            if not config["configurable"].get("checkpoint_ns"):
+                updated = checkpoint.get("updated_channels") or ()
+                nodes = [name.removeprefix(_NEXT_NODE) for name in updated if name.startswith(_NEXT_NODE)]
+                progress.update(step=max(metadata.get("step", 0), 0), node=", ".join(nodes) or None)
+        saved, statements = self._record(
+            lambda: super(StepSaver, self).put(config, checkpoint, metadata, new_versions), values
+        )
+        return saved, self._submit(statements, progress)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task wrote; returns after the commit.
+
+        Raises:
+            LostClaim: The claim is no longer the job's; nothing was written.
+            StateNotSerializable: A value cannot be stored.
+        """
+        self._put_writes(config, writes, task_id, task_path).result()
+        crash.point("writes.after_put")
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`."""
+        await asyncio.wrap_future(self._put_writes(config, writes, task_id, task_path))
+        crash.point("writes.after_put")
+
+    def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Future[None]:
+        _, statements = self._record(
+            lambda: super(StepSaver, self).put_writes(config, writes, task_id, task_path), dict(writes)
+        )
+        return self._submit(statements, None if self._fence is None else self._fence.progress())
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread's checkpoints and writes."""
+        _, statements = self._record(lambda: super(StepSaver, self).delete_thread(thread_id), {})
+        self._submit(statements, None).result()
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await self._store.in_thread(self.delete_thread, thread_id)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints whose metadata name one of these runs, and their writes, in every namespace.
+
+        As LangGraph warns: a `DeltaChannel` of a thread that goes on is rebuilt from its ancestors' writes, so do not delete
+        runs in the middle of a live thread that has one.
+        """
+        for run_id in run_ids:
+            of_run = "json_extract(CAST(metadata AS TEXT), '$.run_id') = ?"
+            self._submit(
+                [
+                    (
+                        "DELETE FROM writes WHERE (thread_id, checkpoint_ns, checkpoint_id) IN"
+                        f" (SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {of_run})",
+                        (run_id,),
+                        False,
+                    ),
+                    (f"DELETE FROM checkpoints WHERE {of_run}", (run_id,), False),
+                ],
+                None,
+            ).result()
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`."""
+        await self._store.in_thread(self.delete_for_runs, run_ids)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a whole thread: every checkpoint and write, in every namespace."""
+        rest = {
+            "checkpoints": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata",
+            "writes": "checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value",
+        }
+        self._submit(
+            [
+                (
+                    f"INSERT OR REPLACE INTO {table} (thread_id, {columns}) SELECT ?, {columns} FROM {table} WHERE thread_id = ?",
+                    (target_thread_id, source_thread_id),
+                    False,
+                )
+                for table, columns in rest.items()
+            ],
+            None,
+        ).result()
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`."""
+        await self._store.in_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Drop old checkpoints.
+
+        Args:
+            thread_ids: The threads.
+            strategy: `keep_latest` keeps the newest checkpoint of each namespace, and those ancestors a `DeltaChannel` in it is
+                rebuilt from; `delete` drops everything.
+
+        Raises:
+            ValueError: Another strategy.
+        """
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"unknown prune strategy {strategy!r}; use keep_latest or delete")
+        for thread_id in thread_ids:
+            if strategy == "delete":
+                self.delete_thread(thread_id)
+                continue
+            statements: list[Statement] = []
+            for namespace, kept in self._needed(thread_id).items():
+                marks = ", ".join("?" * len(kept))
+                statements += [
+                    (
+                        f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id NOT IN ({marks})",
+                        (thread_id, namespace, *kept),
+                        False,
+                    )
+                    for table in ("checkpoints", "writes")
+                ]
+            self._submit(statements, None).result()
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`."""
+        await self._store.in_thread(lambda: self.prune(thread_ids, strategy=strategy))
+
+    def _needed(self, thread_id: str) -> dict[str, list[str]]:
+        """For each namespace of a thread, the checkpoints its newest one needs to be read."""
+        with self.cursor(transaction=False) as cursor:
+            rows = cursor.execute("SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = ?", (thread_id,)).fetchall()
+        needed: dict[str, list[str]] = {}
+        for (namespace,) in rows:
+            current = self.get_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
+            waiting: set[str] = set()
+            if current is not None:
+                waiting = set(current.metadata.get("counters_since_delta_snapshot") or ())
+            while current is not None:
+                needed.setdefault(namespace, []).append(current.checkpoint["id"])
+                waiting -= set(current.checkpoint["channel_values"])
+                current = self.get_tuple(current.parent_config) if waiting and current.parent_config else None
+        return needed
+
+    def _record(self, write: Callable[[], Any], values: Mapping[str, Any]) -> tuple[Any, list[Statement]]:
+        if self._fence is not None and self._fence.blocked is not None:
+            raise self._fence.blocked
+        recorder = self._recording.recorder = _Recorder()
+        try:
+            return write(), recorder.statements
+        except (TypeError, ValueError, OverflowError) as error:
+            for name, value in values.items():
+                try:
+                    self.serde.dumps_typed(value)
+                except Exception as reason:
+                    raise serialization.refuse(self.serde, name, value, reason) from error
+            raise
+
+    def _submit(self, statements: list[Statement], progress: dict[str, Any] | None) -> Future[None]:
+        fence, now = self._fence, self._store.clock.now_ms()
+
+        def operation(connection: Connection) -> None:
+            if fence is not None:
+                try:
+                    jobs.advance(connection, fence.job_id, fence.claim_no, now=now, **(progress or {}))
+                except jobs.LostClaim as lost:
+                    fence.block(lost)
+                    raise
+            for sql, parameters, _ in statements:
+                connection.exec_driver_sql(sql, parameters)
+
+        return self._store.write(operation)
+
+    def _warn_of_changes(self, values: Mapping[str, Any]) -> None:
+        """Once for each channel: say what would come back changed after a crash."""
+        for name, value in values.items():
+            if name in self._compared or name.startswith((_NEXT_NODE, "__")):
+                continue
+            self._compared.add(name)
+            try:
+                changed = serialization.changes(self.serde, name, value)
+            except Exception:  # the write itself reports what cannot be stored
+                continue
+            for line in changed:
+                logger.warning("state is not stored exactly: %s", line)
+
+    # ---- reading ------------------------------------------------------------------------------------------------------
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """List checkpoints, newest first; read to the end before the first is yielded, so that no read stays open."""
+        return iter([*super().list(config, filter=filter, before=before, limit=limit)])
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`."""
+        for item in await self._store.in_thread(lambda: self.list(config, filter=filter, before=before, limit=limit)):
+            yield item
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`."""
+        return await self._store.in_thread(self.get_tuple, config)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """As `get_delta_channel_history`."""
+        return await self._store.in_thread(lambda: self.get_delta_channel_history(config=config, channels=channels))
+
+    def answers_used(self, thread_id: str) -> dict[str, int]:
+        """For each interrupt a thread ever raised, by id: how many answers its task has stored.
+
+        A node that fails after it used an answer keeps the answer but not its place; the number tells an answer that was used
+        from one that still waits.
+        """
+        tasks: dict[tuple[str, str, str], dict[str, Any]] = {}
+        with self.cursor(transaction=False) as cursor:
+            rows = cursor.execute(
+                "SELECT checkpoint_ns, checkpoint_id, task_id, channel, type, value FROM writes"
+                " WHERE thread_id = ? AND channel IN (?, ?)",
+                (thread_id, INTERRUPT, RESUME),
+            ).fetchall()
+        for namespace, checkpoint_id, task_id, channel, kind, value in rows:
+            tasks.setdefault((namespace, checkpoint_id, task_id), {})[channel] = self.serde.loads_typed((kind, value))
+        used: dict[str, int] = {}
+        for channels in tasks.values():
+            for interrupt in channels.get(INTERRUPT, ()):
+                used[interrupt.id] = max(used.get(interrupt.id, 0), len(channels.get(RESUME, ())))
+        return used

@@ -1,0 +1,133 @@
+"""The tables of the record, as SQLAlchemy Core. LangGraph's own tables (`checkpoints`, `writes`) belong to its stock saver.
+
+Times are integer UTC milliseconds. Migrations live in `migrations/`; a test holds both to the same schema.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+
+STATUSES = ("pending", "running", "retry", "review", "done", "failed")
+EFFECT_STATES = ("intended", "confirmed", "rejected", "unknown")
+REVIEW_KINDS = ("interrupt", "breakpoint", "effect", "error", "fingerprint")
+
+
+def _one_of(column: str, values: tuple[str, ...]) -> str:
+    return f"{column} IN ({', '.join(repr(value) for value in values)})"
+
+
+metadata = MetaData()
+
+agent_jobs = Table(
+    "agent_jobs",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("public_id", String, nullable=False, unique=True),
+    Column("idempotency_key", String, nullable=False, unique=True),
+    Column("payload_digest", String, nullable=False),
+    Column("payload_json", Text, nullable=False),
+    Column("owner", String, nullable=False, server_default="default"),
+    Column("graph", String, nullable=False),
+    Column("thread_id", String, nullable=False, unique=True),
+    Column("workflow_version", String, nullable=False),
+    Column("status", String, CheckConstraint(_one_of("status", STATUSES), name="status"), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("max_attempts", Integer, nullable=False),
+    Column("claim_no", Integer, nullable=False, server_default="0"),
+    Column("leased_by", String),
+    Column("lease_until", Integer),
+    Column("next_run_at", Integer, nullable=False),
+    Column("step", Integer, nullable=False, server_default="0"),
+    Column("node", String),
+    Column("input_tokens", Integer, nullable=False, server_default="0"),
+    Column("output_tokens", Integer, nullable=False, server_default="0"),
+    Column("input_applied", Integer, nullable=False, server_default="0"),
+    Column("cancel_requested_at", Integer),
+    Column("fingerprint", String),
+    Column("fingerprint_json", Text),
+    Column("approved_checkpoint_id", String),
+    Column("error_json", Text),
+    Column("result_json", Text),
+    Column("result_digest", String),
+    Column("created_at", Integer, nullable=False),
+    Column("updated_at", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("idx_agent_jobs_ready", agent_jobs.c.status, agent_jobs.c.next_run_at, agent_jobs.c.lease_until)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
+    Column("from_status", String),
+    Column("to_status", String, nullable=False),
+    Column("claim_no", Integer, nullable=False),
+    Column("at", Integer, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+effects = Table(
+    "effects",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("key", String, nullable=False, unique=True),
+    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
+    Column("name", String, nullable=False),
+    Column("state", String, CheckConstraint(_one_of("state", EFFECT_STATES), name="state"), nullable=False),
+    Column("claim_no", Integer, nullable=False),
+    Column("calls", Integer, nullable=False),
+    Column("arguments_digest", String, nullable=False),
+    Column("arguments_json", Text, nullable=False),
+    Column("result_type", String),
+    Column("result", Text),
+    Column("settled_by", String),
+    Column("error", Text),
+    Column("created_at", Integer, nullable=False),
+    Column("updated_at", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+reviews = Table(
+    "reviews",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("public_id", String, nullable=False, unique=True),
+    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
+    Column("kind", String, CheckConstraint(_one_of("kind", REVIEW_KINDS), name="kind"), nullable=False),
+    Column("subject", String, nullable=False),
+    Column("occurrence", Integer, nullable=False, server_default="0"),
+    Column(
+        "status",
+        String,
+        CheckConstraint(_one_of("status", ("open", "answered", "closed")), name="review_status"),
+        nullable=False,
+    ),
+    Column("value_json", Text, nullable=False),
+    Column("value_digest", String, nullable=False),
+    Column("decision", String),
+    Column("answer_json", Text),
+    Column("resume_json", Text),
+    Column("reason", Text),
+    Column("answered_by", String),
+    Column("created_at", Integer, nullable=False),
+    Column("answered_at", Integer),
+    UniqueConstraint("job_id", "kind", "subject", "occurrence", name="uq_reviews_subject"),
+    sqlite_autoincrement=True,
+)
+Index("idx_reviews_status", reviews.c.status, reviews.c.job_id)
+
+evidence = Table(
+    "evidence",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
+    Column("claim_no", Integer, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("detail_json", Text, nullable=False),
+    Column("at", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)

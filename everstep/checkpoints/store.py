@@ -1,0 +1,266 @@
+"""`Store`: one record, opened. Everything above reads and writes through it.
+
+Writes are operations for the single writer; reads are snapshots on connections of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import DBAPIError
+
+from everstep.checkpoints import answers, canonical, database, payload
+from everstep.checkpoints import effects as ledger
+from everstep.checkpoints import jobs as queue
+from everstep.checkpoints import reviews as questions
+from everstep.checkpoints.effects import Effect
+from everstep.checkpoints.jobs import Enqueued, Job
+from everstep.checkpoints.reviews import Review
+from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.writer import Writer
+from everstep.clock import Clock, SystemClock
+from everstep.errors import PayloadInvalid
+
+T = TypeVar("T")
+
+
+class Store:
+    """The record behind a store URL. Use `Store.open`; close it, or use it in a `with` block.
+
+    Attributes:
+        url: The URL it was opened with.
+        path: The database file.
+        clock: Where times come from.
+    """
+
+    def __init__(self, url: str, path: Path, clock: Clock) -> None:
+        self.url = url
+        self.path = path
+        self.clock = clock
+        self.checkpoint_connection = database.raw_connection(path)
+        self.checkpoint_connection.execute("PRAGMA query_only=ON")
+        self.checkpoint_lock = threading.Lock()
+        self._writing = database.writing_engine(path)
+        self._reading = database.reading_engine(path)
+        self._writer = Writer(self._writing.connect, self._translate)
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="everstep-read")
+
+    @classmethod
+    def open(cls, url: str = "sqlite:///everstep.db", *, clock: Clock | None = None) -> Store:
+        """Open a record; create or migrate it first if need be.
+
+        Args:
+            url: `sqlite:///FILE` (three slashes for a relative path, four for an absolute one).
+            clock: Where times come from; this machine's clock when omitted.
+
+        Raises:
+            StoreUrlInvalid: The URL is of another kind.
+            StoreUnavailable: The file cannot be opened or written.
+            StoreCorrupt: It is no SQLite database, or damaged.
+            StoreTooNew: A newer Everstep wrote it.
+        """
+        path = database.path_of(url).absolute()
+        database.prepare(path)
+        return cls(url, path, clock or SystemClock())
+
+    def close(self) -> None:
+        """Finish what was queued and close every connection. Safe to call twice."""
+        self._writer.close()
+        self._threads.shutdown()
+        self._writing.dispose()
+        self._reading.dispose()
+        self.checkpoint_connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _translate(self, error: DBAPIError) -> Exception:
+        return database.translate(error, self.path)
+
+    @property
+    def commits(self) -> int:
+        """How many write transactions this process has committed to the record."""
+        return self._writer.commits
+
+    def write(self, operation: Callable[[Connection], T]) -> Future[T]:
+        """Queue a write; the future resolves when it is committed."""
+        return self._writer.submit(operation)
+
+    async def awrite(self, operation: Callable[[Connection], T]) -> T:
+        """Queue a write and wait for its commit without blocking the event loop."""
+        return await asyncio.wrap_future(self.write(operation))
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query on a snapshot."""
+        try:
+            with self._reading.connect() as connection:
+                return query(connection)
+        except DBAPIError as error:
+            raise self._translate(error) from error
+
+    async def aread(self, query: Callable[[Connection], T]) -> T:
+        """As `read`, without blocking the event loop."""
+        return await self.in_thread(self.read, query)
+
+    async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a blocking call on the record's own threads, which no graph's node can occupy."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    # ---- what users do ------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        graph: str,
+        input: Any,
+        *,
+        key: str | None = None,
+        priority: int = queue.DEFAULT_PRIORITY,
+        max_attempts: int = queue.DEFAULT_MAX_ATTEMPTS,
+        workflow_version: str = "1",
+        owner: str = "default",
+        allow_secret_keys: bool = False,
+    ) -> Enqueued:
+        """Add a job: one run of a graph. The same key and input give the same job, whoever asks and however often.
+
+        Args:
+            graph: The graph's name.
+            input: What the graph starts with; JSON data.
+            key: Idempotency key; derived from graph, input and workflow version when omitted.
+            priority: 0 (can wait) to 10 (urgent).
+            max_attempts: Starts that may fail before the job has failed.
+            workflow_version: Part of the derived key: a new version processes old input again, on purpose.
+            owner: Whose job it is.
+            allow_secret_keys: Accept keys that look like credentials.
+
+        Returns:
+            The job, and whether this call created it.
+
+        Raises:
+            PayloadInvalid: The input has no exact JSON form, or a parameter is out of range.
+            SecretInPayload: The input has a key that looks like a credential.
+            KeyConflict: The key belongs to a job with another graph or input.
+        """
+        payload.check_payload(input, allow_secret_keys=allow_secret_keys)
+        digest = queue.same_payload(graph, input)
+        _check_range("priority", priority, 0, 10)
+        _check_range("max_attempts", max_attempts, 1, 1000)
+        now = self.clock.now_ms()
+        return self.write(
+            lambda connection: queue.enqueue(
+                connection,
+                now=now,
+                graph=graph,
+                payload_json=json.dumps(input),
+                payload_digest=digest,
+                key=key or canonical.job_key(graph, input, workflow_version),
+                workflow_version=workflow_version,
+                priority=priority,
+                max_attempts=max_attempts,
+                owner=owner,
+            )
+        ).result()
+
+    def job(self, public_id: str) -> Job:
+        """The job by id, or by a prefix of it that fits one job only.
+
+        Raises:
+            JobNotFound: No job, or more than one, fits.
+        """
+        return self.read(lambda connection: queue.find(connection, public_id))
+
+    def jobs(self, *, status: str | None = None, limit: int = 1000) -> list[Job]:
+        """Jobs, newest first."""
+        query = select(agent_jobs).order_by(agent_jobs.c.id.desc()).limit(limit)
+        if status is not None:
+            query = query.where(agent_jobs.c.status == status)
+        return self.read(lambda connection: [queue.job_of(row) for row in connection.execute(query).mappings()])
+
+    def effects(self, job: Job) -> list[Effect]:
+        """A job's effects, oldest first."""
+        return self.read(lambda connection: ledger.of_job(connection, job.id))
+
+    def reviews(self, job: Job | None = None) -> list[Review]:
+        """A job's reviews; without a job, every open one."""
+        return self.read(
+            lambda connection: questions.all_open(connection) if job is None else questions.of_job(connection, job.id)
+        )
+
+    def answer(
+        self,
+        review_id: str,
+        decision: str,
+        *,
+        value: Any = answers.MISSING,
+        reason: str | None = None,
+        by: str | None = None,
+    ) -> tuple[Review, Job]:
+        """Answer a review, once; its job goes on.
+
+        Args:
+            review_id: The review's id, or a prefix that fits one only.
+            decision: `approve`, `edit`, `respond` or `reject`.
+            value: The value that goes with it; JSON data.
+            reason: Why, in the person's words.
+            by: Who answers; this machine's user when omitted.
+
+        Raises:
+            ReviewNotFound: No review, or more than one, fits.
+            ReviewAnswered: It was answered before; the first answer stands, and the error shows it.
+            ReviewAnswerInvalid: This kind of review does not take this answer.
+        """
+        now, who = self.clock.now_ms(), by or _user()
+
+        def operation(connection: Connection) -> tuple[Review, Job]:
+            review = questions.find(connection, review_id)
+            return questions.answer(connection, review, decision=decision, value=value, reason=reason, by=who, now=now)
+
+        return self.write(operation).result()
+
+    def cancel(self, public_id: str, *, by: str | None = None) -> Job:
+        """Cancel a job: at once when nothing runs it, otherwise as a request its worker acknowledges.
+
+        Raises:
+            JobNotFound: No job, or more than one, fits.
+            JobStateConflict: The job has ended already.
+        """
+        return self._change(queue.cancel, public_id, by)
+
+    def redrive(self, public_id: str, *, by: str | None = None) -> Job:
+        """Retry a failed job from its last checkpoint, or let one that waits for its backoff run now.
+
+        Raises:
+            JobNotFound: No job, or more than one, fits.
+            JobStateConflict: The job is in no state to be retried.
+        """
+        return self._change(queue.redrive, public_id, by)
+
+    def _change(self, change: Callable[..., Job], public_id: str, by: str | None) -> Job:
+        now, who = self.clock.now_ms(), by or _user()
+        return self.write(
+            lambda connection: change(connection, queue.find(connection, public_id), now=now, actor=who)
+        ).result()
+
+
+def _check_range(name: str, value: int, lowest: int, highest: int) -> None:
+    if not lowest <= value <= highest:
+        raise PayloadInvalid(f"{name} is {value}", next_step=f"give a number from {lowest} to {highest}")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+

@@ -1,0 +1,118 @@
+"""The single writer: one thread, one connection, one queue per process, and group commit.
+
+What waits in the queue is drained into one transaction: each operation runs in its own savepoint, then one commit makes all of them
+durable, then their futures resolve. So an operation that fails takes nothing with it, an acknowledged one is on disk, and
+100 agents stepping at once share an fsync. Operations run in the order they were submitted; the saver and the effects rely on it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+T = TypeVar("T")
+Operation = Callable[[Connection], T]
+
+MAX_BATCH = 256
+
+
+class Writer:
+    """Runs write operations in order on one connection.
+
+    Args:
+        connect: Opens the connection; called on the writer's thread. Its `begin()` must take the write lock at once.
+        translate: Turns a database error into the one the caller sees.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], translate: Callable[[DBAPIError], Exception]) -> None:
+        self._connect = connect
+        self._translate = translate
+        self._queue: queue.SimpleQueue[tuple[Operation[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self.commits = 0
+        self._thread = threading.Thread(target=self._run, name="everstep-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation[T]) -> Future[T]:
+        """Queue an operation; the future resolves after the commit that holds it."""
+        future: Future[T] = Future()
+        if self._closed.is_set():
+            raise RuntimeError("the record is closed")
+        self._queue.put((operation, future))
+        return future
+
+    def close(self) -> None:
+        """Finish what was queued and stop. Safe to call twice."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection: Connection | None = None
+        open_ = True
+        while open_:
+            batch: list[tuple[Operation[Any], Future[Any]]] = []
+            item = self._queue.get()
+            while True:
+                if item is None:
+                    open_ = False
+                elif item[1].set_running_or_notify_cancel():
+                    batch.append(item)
+                if not open_ or len(batch) >= MAX_BATCH:
+                    break
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if batch:
+                try:
+                    connection = connection or self._connect()
+                    self._commit(connection, batch)
+                except BaseException as error:  # the connection itself failed
+                    reason = self._seen_by_caller(error)
+                    for _, future in batch:
+                        if not future.done():
+                            future.set_exception(reason)
+        if connection is not None:
+            connection.close()
+
+    def _commit(self, connection: Connection, batch: list[tuple[Operation[Any], Future[Any]]]) -> None:
+        results: list[tuple[Future[Any], Any]] = []
+        failure: BaseException | None = None
+        try:
+            with connection.begin():
+                for operation, future in batch:
+                    connection.exec_driver_sql("SAVEPOINT operation")
+                    try:
+                        result = operation(connection)
+                        connection.exec_driver_sql("RELEASE operation")
+                        results.append((future, result))
+                    except BaseException as error:
+                        future.set_exception(self._seen_by_caller(error))
+                        failure = error
+                        # A full disk or an I/O error makes SQLite end the whole transaction; then this raises, and all fail.
+                        connection.exec_driver_sql("ROLLBACK TO operation")
+                        connection.exec_driver_sql("RELEASE operation")
+                        failure = None
+        except BaseException as error:
+            with suppress(DBAPIError):
+                connection.rollback()
+            reason = self._seen_by_caller(failure or error)
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(reason)
+            return
+        self.commits += 1
+        for future, result in results:
+            future.set_result(result)
+
+    def _seen_by_caller(self, error: BaseException) -> BaseException:
+        return self._translate(error) if isinstance(error, DBAPIError) else error

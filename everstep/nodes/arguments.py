@@ -1,0 +1,108 @@
+"""The canonical form of an effect's arguments, and the key made of it.
+
+The key is what makes a replayed call the same call: job key, effect name, arguments, the LangGraph task that makes the call
+(it has the same id in every replay from one checkpoint), and how often this task made this very call before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, cast
+
+from langchain_core.messages import BaseMessage
+from langgraph.config import get_config
+
+from everstep.checkpoints import payload
+from everstep.checkpoints.jobs import loose_digest
+from everstep.errors import EffectInvalid
+
+PREVIEW_BYTES = 4096
+REDACTED = "***"
+_INJECTED = frozenset({"self", "config", "runtime", "run_manager", "callbacks", "store", "idempotency_key"})
+
+
+def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by parameter name, defaults included, without what LangGraph or Everstep injects."""
+    call = inspect.signature(function).bind(*args, **kwargs)
+    call.apply_defaults()
+    return {name: value for name, value in call.arguments.items() if name not in _INJECTED}
+
+
+def canonical(effect_name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as JSON data that is the same in every replay.
+
+    Raises:
+        EffectInvalid: An argument has no such form.
+    """
+    return {name: _plain(value, name, effect_name) for name, value in arguments.items()}
+
+
+def _plain(value: Any, path: str, effect_name: str) -> Any:
+    if value is None or isinstance(value, (str, bool, int, float)) and not isinstance(value, Enum):
+        return value
+    if isinstance(value, Enum):
+        return _plain(value.value, path, effect_name)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return {"sha256": hashlib.sha256(value).hexdigest()}
+    if isinstance(value, BaseMessage):
+        return {"type": value.type, "content": _plain(value.content, path, effect_name), "id": value.id}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): _plain(item, f"{path}.{key}", effect_name) for key, item in items}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{path}[{i}]", effect_name) for i, item in enumerate(cast("list[Any]", value))]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(item, path, effect_name) for item in cast("set[Any]", value)), key=repr)
+    if hasattr(value, "model_dump"):
+        return _plain(value.model_dump(mode="json"), path, effect_name)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name), f"{path}.{field.name}", effect_name) for field in fields}
+    raise EffectInvalid(
+        f"effect {effect_name}: the argument {path} is a {type(value).__qualname__}, which is not the same in every replay",
+        next_step="pass plain data, or give the effect a key: @effect(name, key=lambda …: …)",
+        effect=effect_name,
+    )
+
+
+def preview(arguments: Mapping[str, Any]) -> str:
+    """What a person may see of the arguments: JSON, bounded, without what looks like a credential."""
+    text = json.dumps(_redacted(arguments))
+    if len(text) > PREVIEW_BYTES:
+        return json.dumps({"shortened": text[:PREVIEW_BYTES], "length": len(text)})
+    return text
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return {key: REDACTED if payload.names_secret(key) else _redacted(item) for key, item in items}
+    if isinstance(value, list):
+        return [_redacted(item) for item in cast("list[Any]", value)]
+    if isinstance(value, str) and payload.holds_secret(value):
+        return REDACTED
+    return value
+
+
+def position() -> tuple[str, str]:
+    """Where in the graph the caller runs: the task's namespace (its id is part of it), and the node's attempt at it."""
+    try:
+        configurable = get_config().get("configurable", {})
+    except RuntimeError:
+        return "", ""
+    runtime = configurable.get("__pregel_runtime")
+    info = getattr(runtime, "execution_info", None)
+    return str(configurable.get("checkpoint_ns", "")), str(getattr(info, "node_attempt", 1))
+
+
+def effect_key(*parts: str | int) -> str:
+    """The key of an effect: SHA-256, hexadecimal."""
+    return loose_digest(list(parts))

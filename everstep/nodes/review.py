@@ -1,0 +1,72 @@
+"""`review`: ask a person, inside a node. It is LangGraph's `interrupt` with the payload that Agent Inbox and LangChain's middleware read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from langgraph.types import interrupt
+
+from everstep.checkpoints.jobs import loose_digest
+from everstep.errors import ReviewAnswerInvalid
+
+DecisionType = Literal["approve", "edit", "respond", "reject"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person decided.
+
+    Attributes:
+        type: `approve`, `edit`, `respond` or `reject`.
+        args: The arguments to act with: the asked ones, or the edited ones.
+        message: The person's words: the reason of a rejection, or the response.
+    """
+
+    type: DecisionType
+    args: dict[str, Any]
+    message: str | None
+
+    @property
+    def approved(self) -> bool:
+        """Whether to act (with `args`)."""
+        return self.type in ("approve", "edit")
+
+
+def review(
+    question: str,
+    *,
+    action: str = "continue",
+    args: Mapping[str, Any] | None = None,
+    allow: Sequence[DecisionType] = ("approve", "edit", "respond", "reject"),
+) -> Decision:
+    """Pause until a person decided. The job goes to `review`; nothing but an answer resumes it.
+
+    The node's body runs again up to here when the answer comes, so ask before you act, and keep effects in `effect`.
+
+    Args:
+        question: What the person reads.
+        action: Name of what would be done.
+        args: Its exact arguments; JSON data. The answer is bound to them.
+        allow: The decisions offered.
+
+    Raises:
+        ReviewAnswerInvalid: The answer was given for other arguments than these.
+    """
+    arguments = dict(args or {})
+    request = {
+        "action_requests": [{"name": action, "args": arguments, "description": question}],
+        "review_configs": [{"action_name": action, "allowed_decisions": list(allow)}],
+    }
+    digest = loose_digest(request)
+    answer = interrupt({**request, "argument_digest": digest})
+    given = cast("dict[str, Any]", answer if isinstance(answer, Mapping) else {"decisions": answer})
+    if given.get("argument_digest", digest) != digest:
+        raise ReviewAnswerInvalid(
+            f"the answer to {action!r} was given for other arguments than the node asks for now",
+            next_step="make the node ask for the same arguments in every replay",
+        )
+    decision = given["decisions"][0] if isinstance(given.get("decisions"), list) else given
+    edited = decision.get("edited_action") or {}
+    return Decision(decision["type"], dict(edited.get("args", arguments)), decision.get("message"))
