@@ -122,7 +122,9 @@ def _migrate(path: Path) -> None:
     _set_up_saver_tables(path)
     engine = writing_engine(path)
     try:
-        with engine.begin() as connection:  # the write lock is held: of several processes one migrates, the others then see it done
+        with (
+            engine.begin() as connection
+        ):  # the write lock is held: of several processes one migrates, the others then see it done
             settings = Config()
             settings.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
             settings.attributes["connection"] = connection
@@ -159,9 +161,15 @@ def missing_tables(connection: Connection) -> list[str]:
 _UNAVAILABLE: dict[int, tuple[str, str]] = {
     sqlite3.SQLITE_READONLY: ("is read-only", "make the file and its folder writable, or give another --store"),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "check that the file and its folder exist and are accessible"),
-    sqlite3.SQLITE_FULL: ("has no space left", "free disk space; nothing was lost, the work goes on when there is space"),
+    sqlite3.SQLITE_FULL: (
+        "has no space left",
+        "free disk space; nothing was lost, the work goes on when there is space",
+    ),
     sqlite3.SQLITE_IOERR: ("cannot be read or written (I/O error)", "check the disk, then run everstep doctor"),
-    sqlite3.SQLITE_BUSY: ("stayed locked by another process", "find what holds it open (another tool in a transaction?) and try again"),
+    sqlite3.SQLITE_BUSY: (
+        "stayed locked by another process",
+        "find what holds it open (another tool in a transaction?) and try again",
+    ),
     sqlite3.SQLITE_PERM: ("may not be accessed", "check the permissions of the file and its folder"),
 }
 

@@ -86,7 +86,10 @@ def by_key(connection: Connection, key: str) -> Effect | None:
 
 def of_job(connection: Connection, job_id: int) -> list[Effect]:
     """A job's effects, oldest first."""
-    return [_effect(row) for row in connection.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.id)).mappings()]
+    return [
+        _effect(row)
+        for row in connection.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.id)).mappings()
+    ]
 
 
 def unsettled(connection: Connection, job_id: int) -> list[Effect]:
@@ -148,10 +151,21 @@ def call_again(connection: Connection, effect: Effect, *, claim_no: int, now: in
         LostClaim: The claim is no longer the job's.
     """
     jobs.fence(connection, effect.job_id, claim_no)
-    return _set(connection, effect, now, state="intended", claim_no=claim_no, calls=effect.calls + 1, error=None, settled_by=None)
+    return _set(
+        connection,
+        effect,
+        now,
+        state="intended",
+        claim_no=claim_no,
+        calls=effect.calls + 1,
+        error=None,
+        settled_by=None,
+    )
 
 
-def confirm(connection: Connection, effect: Effect, *, claim_no: int, result: tuple[str, str], settled_by: str, now: int) -> Effect:
+def confirm(
+    connection: Connection, effect: Effect, *, claim_no: int, result: tuple[str, str], settled_by: str, now: int
+) -> Effect:
     """It happened: store the result.
 
     Raises:
@@ -159,11 +173,20 @@ def confirm(connection: Connection, effect: Effect, *, claim_no: int, result: tu
     """
     jobs.fence(connection, effect.job_id, claim_no)
     return _set(
-        connection, effect, now, state="confirmed", result_type=result[0], result=result[1], settled_by=settled_by, error=None
+        connection,
+        effect,
+        now,
+        state="confirmed",
+        result_type=result[0],
+        result=result[1],
+        settled_by=settled_by,
+        error=None,
     )
 
 
-def reject(connection: Connection, effect: Effect, *, claim_no: int, settled_by: str, error: str | None, now: int) -> Effect:
+def reject(
+    connection: Connection, effect: Effect, *, claim_no: int, settled_by: str, error: str | None, now: int
+) -> Effect:
     """It surely did not happen.
 
     Raises:

@@ -111,7 +111,9 @@ def find(connection: Connection, public_id: str) -> Job:
     ).mappings()
     found = [job_of(row) for row in rows] if public_id else []
     if len(found) != 1:
-        problem = f"no job has the id {public_id!r}" if not found else f"several jobs have ids that start with {public_id!r}"
+        problem = (
+            f"no job has the id {public_id!r}" if not found else f"several jobs have ids that start with {public_id!r}"
+        )
         raise JobNotFound(problem, next_step="list them with: everstep jobs", job=public_id)
     return found[0]
 
@@ -168,9 +170,7 @@ def enqueue(
     return Enqueued(job, created=True)
 
 
-def transition(
-    connection: Connection, job: Job, to: str, *, now: int, actor: str, reason: str, **changes: Any
-) -> Job:
+def transition(connection: Connection, job: Job, to: str, *, now: int, actor: str, reason: str, **changes: Any) -> Job:
     """Change a job's status: compare-and-set on `(id, status, claim_no)`, and a row in `job_events`.
 
     Args:
@@ -195,7 +195,9 @@ def transition(
         )
     released = {} if to == "running" else {"leased_by": None, "lease_until": None}
     guard = and_(agent_jobs.c.id == job.id, agent_jobs.c.status == job.status, agent_jobs.c.claim_no == job.claim_no)
-    changed = connection.execute(update(agent_jobs).where(guard).values(status=to, updated_at=now, **{**released, **changes}))
+    changed = connection.execute(
+        update(agent_jobs).where(guard).values(status=to, updated_at=now, **{**released, **changes})
+    )
     if changed.rowcount == 0:
         raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
     after = get(connection, job.id)
@@ -250,7 +252,11 @@ def claim(
             or_(agent_jobs.c.lease_until <= now, agent_jobs.c.leased_by.in_(dead_workers)),
         ),
     )
-    query = select(agent_jobs).where(ready).order_by(agent_jobs.c.priority.desc(), agent_jobs.c.next_run_at, agent_jobs.c.id)
+    query = (
+        select(agent_jobs)
+        .where(ready)
+        .order_by(agent_jobs.c.priority.desc(), agent_jobs.c.next_run_at, agent_jobs.c.id)
+    )
     if graphs is not None:
         query = query.where(agent_jobs.c.graph.in_(graphs))
     claimed: list[Job] = []
@@ -267,7 +273,13 @@ def claim(
                 "next_step": f"find what kills the worker, then: everstep retry {job.public_id}",
             }
             transition(
-                connection, job, "failed", now=now, actor=worker, reason="worker died, attempts used up", error_json=json.dumps(error)
+                connection,
+                job,
+                "failed",
+                now=now,
+                actor=worker,
+                reason="worker died, attempts used up",
+                error_json=json.dumps(error),
             )
         else:
             reason = f"claimed; the lease of {job.leased_by} had ended at step {job.step}" if taken_over else "claimed"
@@ -355,7 +367,9 @@ def cancel_now(connection: Connection, job: Job, *, now: int, actor: str) -> Job
     if unsettled:
         for effect in unsettled:
             effects.mark_unknown(connection, effect, now=now)
-            reviews.open_for_effect(connection, job, effect, now=now, why="the job was cancelled while this effect was in flight")
+            reviews.open_for_effect(
+                connection, job, effect, now=now, why="the job was cancelled while this effect was in flight"
+            )
         requested = {"cancel_requested_at": job.cancel_requested_at or now}
         if job.status == "review":
             connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**requested))
@@ -398,7 +412,9 @@ def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
             status=job.status,
         )
     fresh = {"attempts": 0, "cancel_requested_at": None} if job.status == "failed" else {}
-    return transition(connection, job, "pending", now=now, actor=actor, reason="redriven", next_run_at=now, error_json=None, **fresh)
+    return transition(
+        connection, job, "pending", now=now, actor=actor, reason="redriven", next_run_at=now, error_json=None, **fresh
+    )
 
 
 def loose_digest(value: Any) -> str:

@@ -74,19 +74,29 @@ def find(connection: Connection, public_id: str) -> Review:
     query = select(table).where(table.c.public_id.startswith(public_id.lower(), autoescape=True)).limit(3)
     found = [_review(row) for row in connection.execute(query).mappings()] if public_id else []
     if len(found) != 1:
-        problem = f"no review has the id {public_id!r}" if not found else f"several reviews have ids that start with {public_id!r}"
+        problem = (
+            f"no review has the id {public_id!r}"
+            if not found
+            else f"several reviews have ids that start with {public_id!r}"
+        )
         raise ReviewNotFound(problem, next_step="list the open ones with: everstep review", review=public_id)
     return found[0]
 
 
 def of_job(connection: Connection, job_id: int) -> list[Review]:
     """A job's reviews, oldest first."""
-    return [_review(row) for row in connection.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.id)).mappings()]
+    return [
+        _review(row)
+        for row in connection.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.id)).mappings()
+    ]
 
 
 def all_open(connection: Connection) -> list[Review]:
     """Every open review, oldest first."""
-    return [_review(row) for row in connection.execute(select(table).where(table.c.status == "open").order_by(table.c.id)).mappings()]
+    return [
+        _review(row)
+        for row in connection.execute(select(table).where(table.c.status == "open").order_by(table.c.id)).mappings()
+    ]
 
 
 def open_all(connection: Connection, job: jobs.Job, questions: list[Question], *, now: int) -> list[Review]:
@@ -187,7 +197,11 @@ def answer(
     job = jobs.get(connection, review.job_id)
     if review.kind == "effect":
         effects.settle_by_person(
-            connection, review.subject, happened=decision == "approve", result=None if value is answers.MISSING else value, now=now
+            connection,
+            review.subject,
+            happened=decision == "approve",
+            result=None if value is answers.MISSING else value,
+            now=now,
         )
     return find(connection, review.public_id), _move_on(connection, job, review, decision, reason, by, now)
 
@@ -209,14 +223,22 @@ def _move_on(
             "cause": review.value,
         }
         return jobs.transition(
-            connection, job, "failed", now=now, actor=by, reason=f"{review.kind} review rejected", error_json=json.dumps(error)
+            connection,
+            job,
+            "failed",
+            now=now,
+            actor=by,
+            reason=f"{review.kind} review rejected",
+            error_json=json.dumps(error),
         )
     changes: dict[str, Any] = {"next_run_at": now, "error_json": None}
     if review.kind == "breakpoint":
         changes["approved_checkpoint_id"] = review.subject
     if review.kind == "fingerprint":
         changes.update(fingerprint=None, fingerprint_json=None)
-    return jobs.transition(connection, job, "pending", now=now, actor=by, reason=f"{review.kind} review: {decision}", **changes)
+    return jobs.transition(
+        connection, job, "pending", now=now, actor=by, reason=f"{review.kind} review: {decision}", **changes
+    )
 
 
 def _answered(review: Review) -> ReviewAnswered:

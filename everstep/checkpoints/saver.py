@@ -103,7 +103,11 @@ class StepSaver(SqliteSaver):
     # ---- writing ------------------------------------------------------------------------------------------------------
 
     def put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint; returns after the commit.
 
@@ -117,7 +121,11 @@ class StepSaver(SqliteSaver):
         return saved
 
     async def aput(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`."""
         saved, future = self._put(config, checkpoint, metadata, new_versions)
@@ -126,7 +134,11 @@ class StepSaver(SqliteSaver):
         return saved
 
     def _put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
     ) -> tuple[RunnableConfig, Future[None]]:
         crash.point("checkpoint.before_put")
         values = checkpoint["channel_values"]
@@ -263,7 +275,9 @@ class StepSaver(SqliteSaver):
     def _needed(self, thread_id: str) -> dict[str, list[str]]:
         """For each namespace of a thread, the checkpoints its newest one needs to be read."""
         with self.cursor(transaction=False) as cursor:
-            rows = cursor.execute("SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = ?", (thread_id,)).fetchall()
+            rows = cursor.execute(
+                "SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = ?", (thread_id,)
+            ).fetchall()
         needed: dict[str, list[str]] = {}
         for (namespace,) in rows:
             current = self.get_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})

@@ -5,10 +5,23 @@ Times are integer UTC milliseconds. Migrations live in `migrations/`; a test hol
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 STATUSES = ("pending", "running", "retry", "review", "done", "failed")
 EFFECT_STATES = ("intended", "confirmed", "rejected", "unknown")
+REVIEW_STATUSES = ("open", "answered", "closed")
 REVIEW_KINDS = ("interrupt", "breakpoint", "effect", "error", "fingerprint")
 
 
@@ -30,28 +43,29 @@ agent_jobs = Table(
     Column("graph", String, nullable=False),
     Column("thread_id", String, nullable=False, unique=True),
     Column("workflow_version", String, nullable=False),
-    Column("status", String, CheckConstraint(_one_of("status", STATUSES), name="status"), nullable=False),
+    Column("status", String, nullable=False),
     Column("priority", Integer, nullable=False),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("max_attempts", Integer, nullable=False),
     Column("claim_no", Integer, nullable=False, server_default="0"),
     Column("leased_by", String),
-    Column("lease_until", Integer),
-    Column("next_run_at", Integer, nullable=False),
+    Column("lease_until", BigInteger),
+    Column("next_run_at", BigInteger, nullable=False),
     Column("step", Integer, nullable=False, server_default="0"),
     Column("node", String),
-    Column("input_tokens", Integer, nullable=False, server_default="0"),
-    Column("output_tokens", Integer, nullable=False, server_default="0"),
+    Column("input_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("output_tokens", BigInteger, nullable=False, server_default="0"),
     Column("input_applied", Integer, nullable=False, server_default="0"),
-    Column("cancel_requested_at", Integer),
+    Column("cancel_requested_at", BigInteger),
     Column("fingerprint", String),
     Column("fingerprint_json", Text),
     Column("approved_checkpoint_id", String),
     Column("error_json", Text),
     Column("result_json", Text),
     Column("result_digest", String),
-    Column("created_at", Integer, nullable=False),
-    Column("updated_at", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    CheckConstraint(_one_of("status", STATUSES), name="ck_agent_jobs_status"),
     sqlite_autoincrement=True,
 )
 Index("idx_agent_jobs_ready", agent_jobs.c.status, agent_jobs.c.next_run_at, agent_jobs.c.lease_until)
@@ -64,7 +78,7 @@ job_events = Table(
     Column("from_status", String),
     Column("to_status", String, nullable=False),
     Column("claim_no", Integer, nullable=False),
-    Column("at", Integer, nullable=False),
+    Column("at", BigInteger, nullable=False),
     Column("actor", String, nullable=False),
     Column("reason", Text, nullable=False),
     sqlite_autoincrement=True,
@@ -77,7 +91,7 @@ effects = Table(
     Column("key", String, nullable=False, unique=True),
     Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
     Column("name", String, nullable=False),
-    Column("state", String, CheckConstraint(_one_of("state", EFFECT_STATES), name="state"), nullable=False),
+    Column("state", String, nullable=False),
     Column("claim_no", Integer, nullable=False),
     Column("calls", Integer, nullable=False),
     Column("arguments_digest", String, nullable=False),
@@ -86,8 +100,9 @@ effects = Table(
     Column("result", Text),
     Column("settled_by", String),
     Column("error", Text),
-    Column("created_at", Integer, nullable=False),
-    Column("updated_at", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    CheckConstraint(_one_of("state", EFFECT_STATES), name="ck_effects_state"),
     sqlite_autoincrement=True,
 )
 
@@ -97,15 +112,10 @@ reviews = Table(
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("public_id", String, nullable=False, unique=True),
     Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
-    Column("kind", String, CheckConstraint(_one_of("kind", REVIEW_KINDS), name="kind"), nullable=False),
+    Column("kind", String, nullable=False),
     Column("subject", String, nullable=False),
     Column("occurrence", Integer, nullable=False, server_default="0"),
-    Column(
-        "status",
-        String,
-        CheckConstraint(_one_of("status", ("open", "answered", "closed")), name="review_status"),
-        nullable=False,
-    ),
+    Column("status", String, nullable=False),
     Column("value_json", Text, nullable=False),
     Column("value_digest", String, nullable=False),
     Column("decision", String),
@@ -113,8 +123,10 @@ reviews = Table(
     Column("resume_json", Text),
     Column("reason", Text),
     Column("answered_by", String),
-    Column("created_at", Integer, nullable=False),
-    Column("answered_at", Integer),
+    Column("created_at", BigInteger, nullable=False),
+    Column("answered_at", BigInteger),
+    CheckConstraint(_one_of("kind", REVIEW_KINDS), name="ck_reviews_kind"),
+    CheckConstraint(_one_of("status", REVIEW_STATUSES), name="ck_reviews_status"),
     UniqueConstraint("job_id", "kind", "subject", "occurrence", name="uq_reviews_subject"),
     sqlite_autoincrement=True,
 )
@@ -128,6 +140,6 @@ evidence = Table(
     Column("claim_no", Integer, nullable=False),
     Column("kind", String, nullable=False),
     Column("detail_json", Text, nullable=False),
-    Column("at", Integer, nullable=False),
+    Column("at", BigInteger, nullable=False),
     sqlite_autoincrement=True,
 )

@@ -47,9 +47,15 @@ def refuse(serializer: SerializerProtocol, channel: str, value: Any, error: Exce
     if isinstance(culprit, int):
         what, advice = "is an integer beyond 64 bits", "keep it as a string"
     else:
-        what, advice = f"is a {kind}, which cannot be stored", "keep plain data in the state, and build such objects inside the node"
+        what, advice = (
+            f"is a {kind}, which cannot be stored",
+            "keep plain data in the state, and build such objects inside the node",
+        )
     return StateNotSerializable(
-        f"{path} {what} ({type(error).__name__}: {error})", next_step=f"{advice}; then: everstep retry", path=path, type=kind
+        f"{path} {what} ({type(error).__name__}: {error})",
+        next_step=f"{advice}; then: everstep retry",
+        path=path,
+        type=kind,
     )
 
 

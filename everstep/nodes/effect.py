@@ -6,6 +6,7 @@ does not call. What was interrupted in between is unknown: a probe looks, or the
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
@@ -148,7 +149,7 @@ def _of_function(function: Callable[..., Any], declaration: Declaration) -> Call
             attempt = _attempt(declaration.name)
             if attempt is None:
                 return await function(*args, **kwargs)
-            return await _drive_async(steps(attempt, args, kwargs))
+            return await _drive_async(attempt, steps(attempt, args, kwargs))
 
         return effectful_async
 
@@ -157,7 +158,7 @@ def _of_function(function: Callable[..., Any], declaration: Declaration) -> Call
         attempt = _attempt(declaration.name)
         if attempt is None:
             return function(*args, **kwargs)
-        return _drive(steps(attempt, args, kwargs))
+        return _drive(attempt, steps(attempt, args, kwargs))
 
     return effectful
 
@@ -197,14 +198,16 @@ def _of_tool(tool: ToolT, declaration: Declaration) -> ToolT:
         def _run(self, *args: Any, **kwargs: Any) -> Any:
             attempt = _attempt(declaration.name)
             run = functools.partial(super()._run, *args, **kwargs)
-            return run() if attempt is None else _drive(steps(attempt, run, kwargs, args))
+            return run() if attempt is None else _drive(attempt, steps(attempt, run, kwargs, args))
 
         @functools.wraps(kind._arun)
         async def _arun(self, *args: Any, **kwargs: Any) -> Any:
             attempt = _attempt(declaration.name)
             if attempt is None or not _is_natively_async(self):
                 return await super()._arun(*args, **kwargs)
-            return await _drive_async(steps(attempt, functools.partial(super()._arun, *args, **kwargs), kwargs, args))
+            return await _drive_async(
+                attempt, steps(attempt, functools.partial(super()._arun, *args, **kwargs), kwargs, args)
+            )
 
     EffectTool.__name__, EffectTool.__qualname__ = kind.__name__, kind.__qualname__
     copy = tool.model_copy()
@@ -229,7 +232,7 @@ def _attempt(name: str) -> Attempt | None:
     return attempt
 
 
-def _drive(steps: Steps) -> Any:
+def _drive(attempt: Attempt, steps: Steps) -> Any:
     """Run the steps of an effect in this thread."""
     answer, failure = None, None
     while True:
@@ -239,15 +242,13 @@ def _drive(steps: Steps) -> Any:
             return end.value
         answer, failure = None, None
         try:
-            answer = current_store(step).result() if isinstance(step, _Write) else step.function()
+            answer = attempt.store.write(step.operation).result() if isinstance(step, _Write) else step.function()
         except Exception as error:
             failure = error
 
 
-async def _drive_async(steps: Steps) -> Any:
+async def _drive_async(attempt: Attempt, steps: Steps) -> Any:
     """Run the steps of an effect in this task; a function that returns an awaitable is awaited."""
-    import asyncio
-
     answer, failure = None, None
     while True:
         try:
@@ -257,21 +258,13 @@ async def _drive_async(steps: Steps) -> Any:
         answer, failure = None, None
         try:
             if isinstance(step, _Write):
-                answer = await asyncio.wrap_future(current_store(step))
+                answer = await asyncio.wrap_future(attempt.store.write(step.operation))
             else:
                 answer = step.function()
                 if inspect.isawaitable(answer):
                     answer = await answer
         except Exception as error:
             failure = error
-
-
-def current_store(step: _Write) -> Any:
-    """The future of a write to the record of the current attempt."""
-    attempt = current.get()
-    if attempt is None:
-        raise RuntimeError("the attempt ended while an effect was under way")
-    return attempt.store.write(step.operation)
 
 
 def _steps(
@@ -420,7 +413,8 @@ def _described(error: BaseException) -> str:
 
 def _unknown(entry: Effect) -> EffectUnknown:
     return EffectUnknown(
-        f"nobody can say whether {entry.name} happened" + (f" ({entry.error})" if entry.error else " (it was interrupted)"),
+        f"nobody can say whether {entry.name} happened"
+        + (f" ({entry.error})" if entry.error else " (it was interrupted)"),
         next_step="look at the world, then: everstep review approve ID --value RESULT (it happened) or reject ID (it did not)",
         effect=entry.name,
         key=entry.key,

@@ -76,7 +76,12 @@ def _run(command: str, cwd: Path, timeout: float) -> CommandResult:
     started = time.monotonic()
     try:
         done = subprocess.run(
-            shlex.split(command), cwd=cwd, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            shlex.split(command),
+            cwd=cwd,
+            timeout=timeout,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
         exit_code, output = done.returncode, done.stdout
     except subprocess.TimeoutExpired as error:

@@ -1,0 +1,60 @@
+"""Values made fit for export: bounded, valid Unicode, within 64 bits.
+
+One span that cannot be encoded would cost the whole batch it travels in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+Value: TypeAlias = str | bool | int | float | tuple[str, ...]
+
+ATTRIBUTE_LIMIT: Final = 64 * 1024
+"""Bytes of UTF-8 that one attribute may hold."""
+NAME_LIMIT: Final = 256
+"""Bytes of UTF-8 in a span's name."""
+STATUS_LIMIT: Final = 2 * 1024
+"""Bytes of UTF-8 in a status description."""
+STACK_LIMIT: Final = 8 * 1024
+"""Bytes of UTF-8 in a stack trace."""
+
+_CUT = " … {} bytes cut … "
+
+
+def bounded(text: str, limit: int = ATTRIBUTE_LIMIT) -> str:
+    """The text as valid UTF-8 of at most `limit` bytes; a longer one loses its middle.
+
+    A quarter of the room goes to the head, the rest to the tail: there a stack trace says what was raised.
+    """
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode()
+    room = max(limit - len(_CUT.format(len(data)).encode()), 0)
+    head, tail = data[: room // 4], data[len(data) - (room - room // 4) :]
+    cut = len(data) - len(head) - len(tail)
+    return head.decode("utf-8", "ignore") + _CUT.format(cut) + tail.decode("utf-8", "ignore")
+
+
+def exportable(attributes: Mapping[str, object]) -> dict[str, Value]:
+    """The attributes that OTLP can carry: None is left out, text is bounded, integers beyond 64 bits become text."""
+    fit: dict[str, Value] = {}
+    for key, value in attributes.items():
+        match value:
+            case None:
+                continue
+            case bool() | float():
+                fit[key] = value
+            case int():
+                fit[key] = value if -(2**63) <= value < 2**63 else bounded(str(value))
+            case str():
+                fit[key] = bounded(value)
+            case list() | tuple():
+                fit[key] = _texts(value)  # pyright: ignore[reportUnknownArgumentType]
+            case _:
+                fit[key] = bounded(str(value))
+    return fit
+
+
+def _texts(values: Iterable[object]) -> tuple[str, ...]:
+    return tuple(bounded(str(value)) for value in values)

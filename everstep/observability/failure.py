@@ -1,0 +1,57 @@
+"""What a failing span says: type and message, a bounded stack trace, and which exceptions are no failure at all."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from dataclasses import dataclass
+
+from langgraph.errors import GraphBubbleUp
+
+from everstep.observability.attributes import STACK_LIMIT, STATUS_LIMIT, bounded
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception as a span tells it.
+
+    Attributes:
+        kind: The class, with its module unless it is a builtin: few distinct values, fit for grouping.
+        message: The exception's own text, bounded.
+        description: `Type: message`, what a person reads first.
+        stack: The stack trace, at most 8 KiB.
+    """
+
+    kind: str
+    message: str
+    description: str
+    stack: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe an exception; one whose text cannot be had is described without it."""
+        name = type(error).__qualname__
+        module = type(error).__module__
+        try:
+            message = str(error)
+        except Exception:
+            message = "(the exception has no readable text)"
+        try:
+            stack = "".join(traceback.format_exception(error))
+        except Exception:
+            stack = ""
+        return cls(
+            kind=name if module == "builtins" else f"{module}.{name}",
+            message=bounded(message, STATUS_LIMIT),
+            description=bounded(f"{name}: {message}" if message else name, STATUS_LIMIT),
+            stack=bounded(stack, STACK_LIMIT),
+        )
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether an exception means that something went wrong.
+
+    LangGraph steers by exceptions: an interrupt, a command to the parent graph and a drain are `GraphBubbleUp`. A cancelled
+    task was stopped from outside (a sibling failed, the lease was lost): the cause is told where it happened.
+    """
+    return not isinstance(error, GraphBubbleUp | asyncio.CancelledError | GeneratorExit)

@@ -1,0 +1,344 @@
+"""The callback handler that turns LangGraph's and LangChain's events into spans: node attempts, model calls, tool calls.
+
+Parents follow from LangChain's run ids, not from the current context: they hold in sync nodes (which run in threads), in
+async nodes, in parallel branches and in subgraphs alike. A run that is not a node attempt (a chain inside a node, a branch
+function, the graph itself) has no span of its own; what it starts lies under the span around it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.outputs import LLMResult
+from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
+from langgraph.errors import GraphInterrupt
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind
+
+from everstep.observability import ambient, content, model_call, names
+from everstep.observability.failure import Failure, is_failure
+from everstep.observability.guard import harmless
+from everstep.observability.open_spans import Frame, OpenSpans
+
+_STEP_TAG = "graph:step:"
+
+
+class SpanHandler(GraphCallbackHandler):
+    """Records one leg.
+
+    Args:
+        spans: Where the leg's spans are kept.
+        resume_command: The command that takes the job up again; it stands on failing spans.
+    """
+
+    run_inline = True
+
+    def __init__(self, spans: OpenSpans, resume_command: str) -> None:
+        self._spans = spans
+        self._resume_command = resume_command
+        self._captures = content.is_captured()
+        self._lock = threading.Lock()
+        self._runs: dict[UUID, Frame] = {}
+        self._entered: dict[UUID, Context] = {}
+        self._attempts: dict[str, int] = {}
+        self._failed_attempts: dict[str, Frame] = {}
+        self._checkpoints: dict[str, str] = {}
+
+    # ---- what others tell or ask ------------------------------------------------------------------------------------
+
+    def committed(self, checkpoint_id: str, checkpoint_ns: str) -> None:
+        """Note the newest checkpoint of a graph or subgraph."""
+        self._checkpoints[checkpoint_ns] = checkpoint_id
+
+    def frame_of(self, run_id: UUID | None) -> Frame:
+        """The span that a run lies in; the leg itself for an unknown one."""
+        return self._spans.root if run_id is None else self._runs.get(run_id, self._spans.root)
+
+    def end(self, frame: Frame, error: BaseException | None, attributes: dict[str, object]) -> None:
+        """End a span: as failed when the exception is a failure, else as it is."""
+        frame.set(attributes)
+        if error is None:
+            self._spans.end(frame)
+        elif is_failure(error):
+            self._fail(frame, error)
+        else:
+            self._stop(frame, error)
+
+    # ---- nodes -------------------------------------------------------------------------------------------------------
+
+    @harmless
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: dict[str, Any],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        parent = self.frame_of(parent_run_id)
+        if not any(tag.startswith(_STEP_TAG) for tag in tags or ()):
+            self._runs[run_id] = parent
+            return
+        told = metadata or {}
+        step, node = told.get("langgraph_step"), str(told.get("langgraph_node"))
+        namespace = str(told.get("langgraph_checkpoint_ns", ""))
+        attempt = self._count_attempt(namespace)
+        checkpoint_id = self._checkpoints.get(namespace.rpartition("|")[0])
+        place: dict[str, object] = {
+            names.STEP: step,
+            names.NODE: node,
+            names.NODE_ATTEMPT: attempt,
+            names.CHECKPOINT_NS: namespace,
+            names.CHECKPOINT_ID: checkpoint_id,
+            names.observation_metadata("step"): step,
+            names.observation_metadata("node"): node,
+            names.observation_metadata("attempt"): attempt,
+            names.observation_metadata("checkpoint_ns"): namespace,
+            names.observation_metadata("checkpoint_id"): checkpoint_id,
+        }
+        graph_view: dict[str, object] = {
+            names.OBSERVATION_TYPE: names.TYPE_CHAIN,
+            names.observation_metadata("langgraph_step"): step,
+            names.observation_metadata("langgraph_node"): node,
+        }
+        frame = self._spans.start(names.step_span(step, node), parent, {**place, **graph_view}, place=place)
+        if frame is not None:
+            self._runs[run_id] = frame
+            self._entered[run_id] = ambient.enter(frame.span)
+
+    @harmless
+    def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **kwargs: Any) -> None:
+        frame, is_step = self._leave(run_id)
+        if frame is not None and is_step:
+            self._forget_attempts(frame)
+            self._spans.end(frame)
+
+    @harmless
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        frame, is_step = self._leave(run_id)
+        if frame is None or not is_step:
+            return
+        if is_failure(error):
+            with self._lock:
+                self._failed_attempts[str(frame.place[names.CHECKPOINT_NS])] = frame
+        self.end(frame, error, {})
+
+    def _leave(self, run_id: UUID) -> tuple[Frame | None, bool]:
+        frame = self._runs.pop(run_id, None)
+        before = self._entered.pop(run_id, None)
+        if frame is None or before is None:
+            return frame, False
+        ambient.leave(frame.span, before)
+        return frame, True
+
+    def _count_attempt(self, namespace: str) -> int:
+        with self._lock:
+            attempt = self._attempts[namespace] = self._attempts.get(namespace, 0) + 1
+            failed = self._failed_attempts.pop(namespace, None)
+        if failed is not None:
+            self._spans.supersede(failed)
+        return attempt
+
+    def _forget_attempts(self, frame: Frame) -> None:
+        namespace = str(frame.place[names.CHECKPOINT_NS])
+        with self._lock:
+            self._attempts.pop(namespace, None)
+        self._checkpoints.pop(namespace, None)
+
+    # ---- models ------------------------------------------------------------------------------------------------------
+
+    @harmless
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        prompt = content.messages(messages[0]) if self._captures and messages else None
+        self._start_model(names.CHAT, prompt, run_id, parent_run_id, metadata or {}, kwargs)
+
+    @harmless
+    def on_llm_start(
+        self,
+        serialized: dict[str, Any],
+        prompts: list[str],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        prompt = content.texts("user", prompts) if self._captures else None
+        self._start_model(names.TEXT_COMPLETION, prompt, run_id, parent_run_id, metadata or {}, kwargs)
+
+    def _start_model(
+        self,
+        operation: str,
+        prompt: str | None,
+        run_id: UUID,
+        parent_run_id: UUID | None,
+        metadata: dict[str, Any],
+        told: dict[str, Any],
+    ) -> None:
+        parameters: dict[str, Any] = told.get("invocation_params") or {}
+        attributes = model_call.request_attributes(operation, metadata, parameters)
+        frame = self._spans.start(
+            names.model_span(operation, model_call.request_model(metadata, parameters)),
+            self.frame_of(parent_run_id),
+            {**attributes, names.INPUT_MESSAGES: prompt},
+            kind=SpanKind.CLIENT,
+        )
+        if frame is not None:
+            self._runs[run_id] = frame
+
+    def on_llm_new_token(self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any) -> None:
+        self._first_chunk(run_id)
+
+    def on_stream_event(self, event: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._first_chunk(run_id)
+
+    @harmless
+    def _first_chunk(self, run_id: UUID) -> None:
+        frame = self._runs.get(run_id)
+        if frame is None or frame.streams:
+            return
+        frame.streams = True
+        frame.set(model_call.first_chunk_attributes(frame.started_ns, time.time_ns()))
+
+    @harmless
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        frame = self._runs.pop(run_id, None)
+        if frame is not None:
+            self._spans.end(frame, self._answer(response))
+
+    @harmless
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        frame = self._runs.pop(run_id, None)
+        if frame is not None:
+            partial = kwargs.get("response")
+            self.end(frame, error, self._answer(partial) if isinstance(partial, LLMResult) else {})
+
+    def _answer(self, response: LLMResult) -> dict[str, object]:
+        attributes = model_call.response_attributes(response)
+        if self._captures:
+            attributes[names.OUTPUT_MESSAGES] = content.answer(response, model_call.finish_reason(response))
+        return attributes
+
+    # ---- tools and retrievers ----------------------------------------------------------------------------------------
+
+    @harmless
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        tool = str(serialized.get("name") or kwargs.get("name") or "tool")
+        arguments = content.bounded_json(inputs if inputs is not None else input_str) if self._captures else None
+        attributes: dict[str, object] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL_NAME: tool,
+            names.TOOL_TYPE: "function",
+            names.TOOL_CALL_ID: kwargs.get("tool_call_id"),
+            names.TOOL_ARGUMENTS: arguments,
+        }
+        frame = self._spans.start(names.tool_span(tool), self.frame_of(parent_run_id), attributes)
+        if frame is not None:
+            self._runs[run_id] = frame
+
+    @harmless
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        frame = self._runs.pop(run_id, None)
+        if frame is None:
+            return
+        result: object = output.content if isinstance(output, ToolMessage) else output  # pyright: ignore[reportUnknownMemberType]
+        self._spans.end(frame, {names.TOOL_RESULT: content.bounded_json(result)} if self._captures else {})
+
+    @harmless
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        frame = self._runs.pop(run_id, None)
+        if frame is not None:
+            self.end(frame, error, {})
+
+    @harmless
+    def on_retriever_start(
+        self,
+        serialized: dict[str, Any],
+        query: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._runs[run_id] = self.frame_of(parent_run_id)
+
+    @harmless
+    def on_retriever_end(self, documents: Sequence[Any], *, run_id: UUID, **kwargs: Any) -> None:
+        self._runs.pop(run_id, None)
+
+    @harmless
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._runs.pop(run_id, None)
+
+    # ---- pauses ------------------------------------------------------------------------------------------------------
+
+    @harmless
+    def on_interrupt(self, event: GraphInterruptEvent) -> None:
+        self.committed(event.checkpoint_id, "|".join(event.checkpoint_ns))
+        if not event.checkpoint_ns:
+            self._set_checkpoint(names.INTERRUPT_CHECKPOINT_ID, "interrupt_checkpoint_id", event.checkpoint_id)
+
+    @harmless
+    def on_resume(self, event: GraphResumeEvent) -> None:
+        self.committed(event.checkpoint_id, "|".join(event.checkpoint_ns))
+        if not event.checkpoint_ns:
+            self._set_checkpoint(names.RESUME_CHECKPOINT_ID, "resume_checkpoint_id", event.checkpoint_id)
+
+    def _set_checkpoint(self, key: str, metadata_key: str, checkpoint_id: str) -> None:
+        self._spans.root.set({key: checkpoint_id, names.observation_metadata(metadata_key): checkpoint_id})
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def _fail(self, frame: Frame, error: BaseException) -> None:
+        resume = {
+            names.RESUME_COMMAND: self._resume_command,
+            names.observation_metadata("resume_command"): self._resume_command,
+        }
+        self._spans.fail(frame, Failure.of(error), resume)
+
+    def _stop(self, frame: Frame, error: BaseException) -> None:
+        if not isinstance(error, GraphInterrupt):
+            self._spans.end(frame, {names.OUTCOME: type(error).__name__})
+            return
+        interrupts: Sequence[Any] = error.args[0] if error.args else ()
+        attributes: dict[str, object] = {
+            names.OUTCOME: "interrupted",
+            names.OBSERVATION_STATUS_MESSAGE: "paused for review",
+            names.INTERRUPT_IDS: [str(getattr(interrupt, "id", "")) for interrupt in interrupts],
+        }
+        if self._captures:
+            asked = [{"id": getattr(one, "id", None), "value": getattr(one, "value", None)} for one in interrupts]
+            attributes[names.OBSERVATION_OUTPUT] = content.bounded_json({"interrupts": asked})
+        self._spans.end(frame, attributes)

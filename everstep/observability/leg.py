@@ -1,0 +1,104 @@
+"""A leg as the worker and effects see it: one attempt at a job. This one records nothing; `traced_leg` does."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from langchain_core.callbacks import BaseCallbackHandler
+
+Outcome: TypeAlias = Literal["done", "review", "retry", "failed", "released"]
+
+
+@dataclass(frozen=True)
+class LegDescription:
+    """What is known of a leg before it runs.
+
+    Attributes:
+        job_id: The job's public id.
+        leg: Which leg of the job this is, from 1; never used twice within a job.
+        graph: Name of the graph.
+        thread_id: The LangGraph thread; all legs of a job share it, it is the session.
+        worker: Id of the worker.
+        attempts: How many attempts the job has had, this one included.
+        previous_leg: The leg before this one, None for the first.
+        user_id: On whose behalf the job runs, if that may be exported.
+        tags: Tags of the trace.
+    """
+
+    job_id: str
+    leg: int
+    graph: str
+    thread_id: str
+    worker: str
+    attempts: int
+    previous_leg: int | None = None
+    user_id: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass
+class EffectSpan:
+    """The span of one effect.
+
+    Attributes:
+        state: The effect's state in the ledger; set it before the block ends.
+    """
+
+    state: str | None = None
+
+
+class Leg:
+    """A leg that is not recorded."""
+
+    @property
+    def callbacks(self) -> list[BaseCallbackHandler]:
+        """What to append to the run's `config["callbacks"]`; empty when nothing is recorded."""
+        return []
+
+    def outcome(self, outcome: Outcome, *, error: BaseException | None = None, detail: str = "") -> None:
+        """Tell how the leg ended; call it once, before the leg is left.
+
+        Args:
+            outcome: `done`, `review` (a person must decide), `retry` (it will be tried again), `failed`, or `released`
+                (given back without counting the attempt).
+            error: What went wrong, if anything did; an interrupt is not.
+            detail: One sentence for people.
+        """
+
+    def committed(self, checkpoint_id: str, checkpoint_ns: str = "") -> None:
+        """Tell that a checkpoint is stored: steps that start from now on run from it.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            checkpoint_ns: Its namespace; empty for the root graph.
+        """
+
+    @contextmanager
+    def effect(self, name: str, key_digest: str) -> Generator[EffectSpan]:
+        """Record an effect under the node or tool that performs it.
+
+        Args:
+            name: The effect's declared name.
+            key_digest: A digest of its key; the key itself never leaves the record.
+        """
+        yield EffectSpan()
+
+    def __enter__(self) -> Leg:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+UNRECORDED = Leg()
+
+current: ContextVar[Leg] = ContextVar("everstep_leg", default=UNRECORDED)
+"""The leg that runs here; LangGraph copies it into its tasks and threads."""
