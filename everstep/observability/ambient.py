@@ -1,8 +1,8 @@
 """OpenTelemetry's current span, set where a callback has no `with` block to restore it from.
 
 A callback of an async node starts in one `contextvars` context and ends in a copy of it, where a token of the first
-cannot be given back (OpenTelemetry would log "Failed to detach context"). So no tokens: the context before is set again,
-and only where our span is still the current one.
+cannot be given back (OpenTelemetry would log "Failed to detach context"). So no tokens: the context before is set
+again, and only where our span is still the current one.
 """
 
 from __future__ import annotations

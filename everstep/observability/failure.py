@@ -51,7 +51,7 @@ class Failure:
 def is_failure(error: BaseException) -> bool:
     """Whether an exception means that something went wrong.
 
-    LangGraph steers by exceptions: an interrupt, a command to the parent graph and a drain are `GraphBubbleUp`. A cancelled
-    task was stopped from outside (a sibling failed, the lease was lost): the cause is told where it happened.
+    LangGraph steers by exceptions: an interrupt, a command to the parent graph and a drain are `GraphBubbleUp`. A
+    cancelled task was stopped from outside (a sibling failed, the lease was lost): the cause is told where it happened.
     """
     return not isinstance(error, GraphBubbleUp | asyncio.CancelledError | GeneratorExit)

@@ -1,8 +1,8 @@
-"""The callback handler that turns LangGraph's and LangChain's events into spans: node attempts, model calls, tool calls.
+"""The callback handler that turns LangGraph's and LangChain's events into spans: nodes, model calls, tool calls.
 
-Parents follow from LangChain's run ids, not from the current context: they hold in sync nodes (which run in threads), in
-async nodes, in parallel branches and in subgraphs alike. A run that is not a node attempt (a chain inside a node, a branch
-function, the graph itself) has no span of its own; what it starts lies under the span around it.
+Parents follow from LangChain's run ids, not from the current context: they hold in sync nodes (which run in threads),
+in async nodes, in parallel branches and in subgraphs alike. A run that is not a node attempt (a chain inside a node, a
+branch function, the graph itself) has no span of its own; what it starts lies under the span around it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,12 @@ from everstep.observability.guard import harmless
 from everstep.observability.open_spans import Frame, OpenSpans
 
 _STEP_TAG = "graph:step:"
+
+
+@dataclass(slots=True)
+class _Checkpoint:
+    checkpoint_id: str
+    step: object = None
 
 
 class SpanHandler(GraphCallbackHandler):
@@ -47,13 +54,13 @@ class SpanHandler(GraphCallbackHandler):
         self._entered: dict[UUID, Context] = {}
         self._attempts: dict[str, int] = {}
         self._failed_attempts: dict[str, Frame] = {}
-        self._checkpoints: dict[str, str] = {}
+        self._checkpoints: dict[str, _Checkpoint] = {}
 
     # ---- what others tell or ask ------------------------------------------------------------------------------------
 
     def committed(self, checkpoint_id: str, checkpoint_ns: str) -> None:
         """Note the newest checkpoint of a graph or subgraph."""
-        self._checkpoints[checkpoint_ns] = checkpoint_id
+        self._checkpoints[checkpoint_ns] = _Checkpoint(checkpoint_id)
 
     def frame_of(self, run_id: UUID | None) -> Frame:
         """The span that a run lies in; the leg itself for an unknown one."""
@@ -91,7 +98,7 @@ class SpanHandler(GraphCallbackHandler):
         step, node = told.get("langgraph_step"), str(told.get("langgraph_node"))
         namespace = str(told.get("langgraph_checkpoint_ns", ""))
         attempt = self._count_attempt(namespace)
-        checkpoint_id = self._checkpoints.get(namespace.rpartition("|")[0])
+        checkpoint_id = self._checkpoint_of(namespace.rpartition("|")[0], step)
         place: dict[str, object] = {
             names.STEP: step,
             names.NODE: node,
@@ -138,6 +145,15 @@ class SpanHandler(GraphCallbackHandler):
             return frame, False
         ambient.leave(frame.span, before)
         return frame, True
+
+    def _checkpoint_of(self, graph_ns: str, step: object) -> str | None:
+        """The checkpoint that a step runs from; one that an earlier step ran from is out of date."""
+        checkpoint = self._checkpoints.get(graph_ns)
+        if checkpoint is None:
+            return None
+        if checkpoint.step is None:
+            checkpoint.step = step
+        return checkpoint.checkpoint_id if checkpoint.step == step else None
 
     def _count_attempt(self, namespace: str) -> int:
         with self._lock:

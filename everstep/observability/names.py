@@ -1,7 +1,8 @@
 """Every span name and attribute key that Everstep exports, in one place, because the conventions still move.
 
-`gen_ai.*` keys follow the OpenTelemetry GenAI conventions of v1.41 (all in development status); `langfuse.*` keys are what
-Langfuse reads from OTLP; `everstep.*` is our own namespace for what no convention names: legs, steps, effects, checkpoints.
+`gen_ai.*` keys follow the OpenTelemetry GenAI conventions of v1.41 (all in development status); `langfuse.*` keys are
+what Langfuse reads from OTLP; `everstep.*` is our own namespace for what no convention names: legs, steps, effects,
+checkpoints.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The spans of one leg while they are open, as a tree; and the verdict on those that failed.
 
-Whether a failure is an error or only a warning is known later than the failure: LangGraph may retry the node, the node may
-handle its tool's exception, the worker may retry the job. A failed span therefore keeps its end time and waits, until what
-encloses it settles the matter. (One error-level span would colour the whole trace for good.)
+Whether a failure is an error or only a warning is known later than the failure: LangGraph may retry the node, the node
+may handle its tool's exception, the worker may retry the job. A failed span therefore keeps its end time and waits,
+until what encloses it settles the matter. (One error-level span would colour the whole trace for good.)
 """
 
 from __future__ import annotations

@@ -97,22 +97,13 @@ def _exporter(destination: Destination) -> SpanExporter:
 
 
 class _OnlyLangfuse(AuthBase):
-    """Signs a request for Langfuse, and takes off the headers that `OTEL_EXPORTER_OTLP_HEADERS` means for another backend.
+    """Signs a request for Langfuse and strips what `OTEL_EXPORTER_OTLP_HEADERS` holds for another backend.
 
     The exporter adds those to all its requests, and they commonly hold that backend's key.
     """
 
     _own: Final = frozenset(
-        {
-            "accept",
-            "accept-encoding",
-            "connection",
-            "content-encoding",
-            "content-length",
-            "content-type",
-            "host",
-            "user-agent",
-        }
+        "accept accept-encoding connection content-encoding content-length content-type host user-agent".split()
     )
 
     def __init__(self, destination: LangfuseDestination) -> None:
@@ -126,7 +117,7 @@ class _OnlyLangfuse(AuthBase):
 
 
 def _resource(service_version: str) -> Resource:
-    """Who sends the spans. The standard variables (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`) win over our own words."""
+    """Who sends the spans; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over our own words."""
     environment = os.environ.get("LANGFUSE_TRACING_ENVIRONMENT")
     release = os.environ.get("LANGFUSE_RELEASE")
     ours = {

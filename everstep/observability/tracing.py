@@ -1,4 +1,4 @@
-"""Traces of jobs, as the worker uses them: configured by the environment alone, free of cost when nothing is configured.
+"""Traces of jobs, as the worker uses them: configured by the environment alone, free of cost when nothing is.
 
 Importing this module loads no OpenTelemetry and no LangChain; both come with the first destination.
 """
@@ -91,7 +91,7 @@ def from_environment(*, service_version: str) -> Tracing:
         service_version: The version that stands on every span's resource.
 
     Returns:
-        Tracing that is off when nothing is configured, or when what is configured cannot be used (then a warning says why).
+        Tracing that is off when nothing is configured, or what is configured cannot be used (a warning then says why).
     """
     configured = destinations.from_environment()
     if not configured:
