@@ -163,7 +163,7 @@ def test_repository_name_ignores_case_and_white_space(name: str, space: str) -> 
 
 
 def test_repository_key_depends_on_every_field() -> None:
-    """Another branch (also by case), operation, input or version is another job; another spelling of the name is not."""
+    """Another branch (also by case), operation, input or version is another job; another spelling is not."""
     base: tuple[Any, ...] = ("Acme/Shop", "main", "generate-tests", {"ticket": "T-1", "paths": ["a.py", "b.py"]}, "1")
     others = [
         ("acme/other", *base[1:]),
