@@ -1,0 +1,31 @@
+"""How long a job waits before its next attempt."""
+
+from __future__ import annotations
+
+import random
+
+BASE_MS = 15_000
+CAP_MS = 60 * 60 * 1000
+JITTER = 0.25
+
+
+def delay_ms(attempt: int, retry_after_ms: int | None, randomness: random.Random) -> int:
+    """Milliseconds to wait after a transient failure.
+
+    `wait + jitter`, where `wait = max(min(15 s * 2**attempt, 1 h), Retry-After)` and `jitter` is drawn evenly from
+    nothing to a quarter of `wait`. So 15 s, 30 s, 60 s, … each plus up to 25 %; never less than the service asked for;
+    and jobs that failed together do not come back together. The cap of an hour holds for our own doubling, not for what
+    a service asks.
+
+    Args:
+        attempt: How many attempts failed before this one: 0 after the first failure.
+        retry_after_ms: What the service asked for (`Retry-After`), in milliseconds; None when it asked for nothing.
+        randomness: Source of the jitter.
+
+    Raises:
+        ValueError: `attempt` is negative.
+    """
+    if attempt < 0:
+        raise ValueError(f"attempt counts from 0, not {attempt}")
+    wait = max(min(BASE_MS << min(attempt, 32), CAP_MS), retry_after_ms or 0)
+    return wait + randomness.randint(0, int(wait * JITTER))
