@@ -1,7 +1,7 @@
 """Time and chance, injected: integer UTC milliseconds, UUIDv7 ids, and their RFC 3339 form.
 
-Everything stored is integer milliseconds since the Unix epoch (UTC). Nothing in Everstep asks the operating system for the
-time except `SystemClock`.
+Everything stored is integer milliseconds since the Unix epoch (UTC). Nothing in Everstep asks the operating system for
+the time except `SystemClock`.
 """
 
 from __future__ import annotations

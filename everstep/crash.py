@@ -1,10 +1,11 @@
 """Crash points by name: where a test, a demo or `crash-test` kills this very process with SIGKILL.
 
-`EVERSTEP_CRASH_AT="effect.called@2"` kills the process the second time it passes the point `effect.called`; a point may carry a
+`EVERSTEP_CRASH_AT="effect.called@2"` kills the process the second time it passes the point `effect.called`; a point may
+carry a
 subject: `effect.called:git.push`. Without the variable a point costs one comparison.
 
-Points, in the order of a job's life: `job.claimed`, `checkpoint.before_put`, `checkpoint.after_put`, `writes.after_put`,
-`effect.intended`, `effect.called`, `effect.confirmed`, `job.before_settle`, `job.settled`.
+Points, in the order of a job's life: `job.claimed`, `checkpoint.before_put`, `checkpoint.after_put`,
+`writes.after_put`, `effect.intended`, `effect.called`, `effect.confirmed`, `job.before_settle`, `job.settled`.
 """
 
 from __future__ import annotations

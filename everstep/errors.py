@@ -1,8 +1,8 @@
 """The catalogue of errors a user can meet: a class, a code, the ids involved and the next step.
 
-Every error Everstep raises on purpose is an `EverstepError`. The class docstring says what it means; `code` is stable and
-machine-readable; `next_step` tells what to do; `ids` names the things involved; `exit_code` is what a command exits with
-(after BSD `sysexits.h`, since 1 and 2 already tell how a job ended).
+Every error Everstep raises on purpose is an `EverstepError`. The class docstring says what it means; `code` is stable
+and machine-readable; `next_step` tells what to do; `ids` names the things involved; `exit_code` is what a command exits
+with (after BSD `sysexits.h`, since 1 and 2 already tell how a job ended).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _rebuild(kind: type[EverstepError], message: str, next_step: str, ids: dict[
     return error
 
 
-# ---- the record -------------------------------------------------------------------------------------------------------
+# ---- the record
 
 
 class StoreUrlInvalid(EverstepError):
@@ -85,7 +85,7 @@ class StoreTooNew(EverstepError):
     exit_code = EX_DATAERR
 
 
-# ---- jobs -------------------------------------------------------------------------------------------------------------
+# ---- jobs
 
 
 class JobNotFound(EverstepError):
@@ -123,7 +123,7 @@ class SecretInPayload(EverstepError):
     exit_code = EX_USAGE
 
 
-# ---- reviews ----------------------------------------------------------------------------------------------------------
+# ---- reviews
 
 
 class ReviewNotFound(EverstepError):
@@ -147,7 +147,7 @@ class ReviewAnswerInvalid(EverstepError):
     exit_code = EX_USAGE
 
 
-# ---- graphs -----------------------------------------------------------------------------------------------------------
+# ---- graphs
 
 
 class ConfigInvalid(EverstepError):
@@ -171,6 +171,13 @@ class GraphLoadFailed(EverstepError):
     exit_code = EX_CONFIG
 
 
+class GraphChanged(EverstepError):
+    """The graph no longer fits the thread of a job that began with an earlier version of it."""
+
+    code = "graph_changed"
+    exit_code = EX_DATAERR
+
+
 class StateNotSerializable(EverstepError):
     """A value in the state cannot be stored, or would come back as something else."""
 
@@ -178,7 +185,7 @@ class StateNotSerializable(EverstepError):
     exit_code = EX_DATAERR
 
 
-# ---- running ----------------------------------------------------------------------------------------------------------
+# ---- running
 
 
 class EffectRejected(EverstepError):
@@ -212,11 +219,11 @@ class WorkerDied(EverstepError):
     code = "worker_died"
 
 
-# ---- repositories and models ------------------------------------------------------------------------------------------
+# ---- repositories and models
 
 
 class RepositoryInvalid(EverstepError, ValueError):
-    """There is no such repository or branch, its address cannot be used, or the working folder belongs to something else."""
+    """There is no such repository or branch, or its address or working folder cannot be used."""
 
     code = "repository_invalid"
     exit_code = EX_NOINPUT

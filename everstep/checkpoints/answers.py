@@ -1,8 +1,8 @@
 """What a person's decision means to the graph that asked.
 
-Three shapes are read: the request of LangChain's human-in-the-loop middleware (`action_requests`, answered by `decisions`), the
-older Agent Inbox request (`action_request`, answered by a list of `{type, args}`), and any other value of a graph's own
-`interrupt()`, answered by a plain value.
+Three shapes are read: the request of LangChain's human-in-the-loop middleware (`action_requests`, answered by
+`decisions`), the older Agent Inbox request (`action_request`, answered by a list of `{type, args}`), and any other
+value of a graph's own `interrupt()`, answered by a plain value.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _allowed(value: Any) -> set[str]:
     if isinstance(value, Mapping) and "action_requests" in value:
         configs = cast("list[Mapping[str, Any]]", cast("Mapping[str, Any]", value).get("review_configs") or [])
         allowed = [set(cast("list[str]", config.get("allowed_decisions") or DECISIONS)) for config in configs]
-        return set(DECISIONS).intersection(*allowed) if allowed else set(DECISIONS)
+        return {decision for decision in DECISIONS if all(decision in some for some in allowed)}
     request = _inbox_request(value)
     if request is not None:
         flags = cast("Mapping[str, Any]", request.get("config") or {})

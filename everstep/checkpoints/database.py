@@ -1,4 +1,4 @@
-"""Opening a SQLite record: connections with the right pragmas, migrations under a lock, and errors a user can act on."""
+"""Opening a SQLite record: connections with the right pragmas, migrations under a lock, errors one can act on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path_of(url: str) -> Path:
         )
     raise StoreUrlInvalid(
         f"not a store URL: {url!r}",
-        next_step="use sqlite:///FILE (three slashes for a relative file, four for an absolute one); a record in memory would not survive",
+        next_step="use sqlite:///FILE (three slashes for a relative file, four for an absolute one)",
     )
 
 
@@ -48,7 +48,7 @@ def raw_connection(path: Path) -> sqlite3.Connection:
 
 
 def writing_engine(path: Path) -> Engine:
-    """An engine whose transactions take the write lock when they begin (`BEGIN IMMEDIATE`), so that no read can go stale."""
+    """An engine whose transactions take the write lock as they begin (`BEGIN IMMEDIATE`): no read can go stale."""
     return _engine(path, "BEGIN IMMEDIATE", NullPool)
 
 
@@ -134,7 +134,7 @@ def _migrate(path: Path) -> None:
 
 
 def _set_up_saver_tables(path: Path) -> None:
-    """WAL and LangGraph's own tables, made by its own saver. Switching to WAL ignores the busy timeout, so it is retried."""
+    """WAL, and LangGraph's tables by its own saver. Switching to WAL ignores the busy timeout, so it is retried."""
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     for attempt in range(20):

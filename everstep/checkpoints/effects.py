@@ -1,7 +1,7 @@
 """The ledger of effects: what was intended before the call, and what is known of it after.
 
-States: `intended` (committed before the call), `confirmed` (it happened, here is the result), `rejected` (it surely did not
-happen; it may run again), `unknown` (nobody can say yet: a probe, the provider's idempotency key or a person must).
+States: `intended` (committed before the call), `confirmed` (it happened, here is the result), `rejected` (it surely did
+not happen; it may run again), `unknown` (nobody can say yet: a probe, the provider's idempotency key or a person must).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
@@ -68,9 +68,9 @@ def encode_result(value: Any) -> tuple[str, str]:
 
 def _plain(value: Any) -> bool:
     if type(value) is dict:
-        return all(type(key) is str and _plain(item) for key, item in value.items())
+        return all(type(key) is str and _plain(item) for key, item in cast("dict[Any, Any]", value).items())
     if type(value) is list:
-        return all(_plain(item) for item in value)
+        return all(_plain(item) for item in cast("list[Any]", value))
     return type(value) in (str, int, float, bool, type(None))
 
 
@@ -111,8 +111,8 @@ def begin(
     """Write down the intent, or find what is known of it already.
 
     Returns:
-        The effect, and whether to call the function now (it is new, or was surely rejected before). An effect found `intended`
-        was interrupted in flight and comes back as `unknown`.
+        The effect, and whether to call the function now (it is new, or was surely rejected before). An effect found
+        `intended` was interrupted in flight and comes back as `unknown`.
 
     Raises:
         LostClaim: The claim is no longer the job's.

@@ -1,7 +1,7 @@
 """Jobs: six states, one guarded transition, and what moves a job through them.
 
-Every function runs inside a write transaction it is given, so that a change and its meaning commit together. `transition` is the
-only code that writes `status`.
+Every function runs inside a write transaction it is given, so that a change and its meaning commit together.
+`transition` is the only code that writes `status`.
 """
 
 from __future__ import annotations
@@ -233,8 +233,9 @@ def claim(
 ) -> list[Job]:
     """Take up to `limit` jobs that are ready, the highest priority first, then the longest due.
 
-    Ready is: pending or retry and due; or running under a lease that has expired, or whose worker is proven dead. Starts are
-    counted here, before anything runs; a job whose worker vanished on its last allowed attempt goes to `failed` instead.
+    Ready is: pending or retry and due; or running under a lease that has expired, or whose worker is proven dead.
+    Starts are counted here, before anything runs; a job whose worker vanished on its last allowed attempt goes to
+    `failed` instead.
 
     Args:
         connection: The write transaction.
@@ -267,7 +268,8 @@ def claim(
         elif taken_over and job.attempts >= job.max_attempts:
             error = {
                 "code": "worker_died",
-                "message": f"the worker {job.leased_by} vanished at step {job.step}, on attempt {job.attempts} of {job.max_attempts}",
+                "message": f"the worker {job.leased_by} vanished at step {job.step},"
+                f" on attempt {job.attempts} of {job.max_attempts}",
                 "step": job.step,
                 "attempt": job.attempts,
                 "next_step": f"find what kills the worker, then: everstep retry {job.public_id}",
@@ -392,7 +394,7 @@ def cancel_now(connection: Connection, job: Job, *, now: int, actor: str) -> Job
 
 
 def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
-    """Give a failed job its attempts back, or let one that waits for its backoff run now. It goes on from its last checkpoint.
+    """Give a failed job its attempts back, or let one that waits for its backoff run now, from its last checkpoint.
 
     Raises:
         JobStateConflict: The job is in no state to be retried.
@@ -406,7 +408,7 @@ def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
         )
     if job.status not in ("failed", "retry"):
         raise JobStateConflict(
-            f"job {job.public_id} is {job.status}; only a failed job, or one that waits for its backoff, can be retried",
+            f"job {job.public_id} is {job.status}; only a failed job, or one in backoff, can be retried",
             next_step=f"look at it with: everstep show {job.public_id}",
             job=job.public_id,
             status=job.status,
@@ -418,7 +420,7 @@ def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
 
 
 def loose_digest(value: Any) -> str:
-    """SHA-256 of a JSON-ready value: canonical where RFC 8785 allows it, otherwise (big integers, NaN) of its sorted JSON text."""
+    """SHA-256 of a JSON-ready value: canonical by RFC 8785, or of its sorted JSON text where that has no form."""
     try:
         return digest(value)
     except PayloadInvalid:

@@ -24,7 +24,8 @@ class Review:
     Attributes:
         kind: `interrupt`, `breakpoint`, `effect`, `error` or `fingerprint`.
         subject: What it is about: the interrupt's id, the effect's key, the checkpoint's id, ….
-        occurrence: Tells several questions about one subject apart. For an interrupt: how many answers its task had used before.
+        occurrence: Tells several questions about one subject apart. For an interrupt: how many answers its task had
+        used before.
         resume_json: The value the graph is resumed with, for an answered interrupt.
     """
 

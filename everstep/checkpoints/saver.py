@@ -1,9 +1,10 @@
 """`StepSaver`: LangGraph's own SQLite saver, joined to the record's transaction and fenced by the claim.
 
-The stock saver does all checkpoint SQL. Its cursor is replaced: what it writes is recorded in the caller's thread (so values
-are serialised before anything can change them) and then run by the record's single writer, in one transaction with the check
-that the claim still holds and with the job's progress. What it reads uses a connection of its own. So a stock `SqliteSaver` can open
-the file and read every thread, and a write by a worker that lost its claim changes nothing.
+The stock saver does all checkpoint SQL. Its cursor is replaced: what it writes is recorded in the caller's thread (so
+values are serialised before anything can change them) and then run by the record's single writer, in one transaction
+with the check that the claim still holds and with the job's progress. What it reads uses a connection of its own. So a
+stock `SqliteSaver` can open the file and read every thread, and a write by a worker that lost its claim changes
+nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -56,8 +57,14 @@ class Fence(Protocol):
         """Refuse every later write."""
         ...
 
-    def progress(self) -> dict[str, Any]:
+    @property
+    def progress(self) -> Callable[[], dict[str, Any]]:
         """Further columns of the job to keep current with each step."""
+        ...
+
+    @property
+    def committed(self) -> Callable[[str, str], None]:
+        """Told of each checkpoint that is stored: its id and namespace."""
         ...
 
 
@@ -92,7 +99,7 @@ class StepSaver(SqliteSaver):
         self._compared: set[str] = set()
 
     @contextmanager
-    def cursor(self, transaction: bool = True) -> Iterator[Any]:
+    def cursor(self, transaction: bool = True) -> Generator[Any]:
         """The stock saver's hook: a recorder for writes, a real cursor for reads."""
         if transaction:
             yield self._recording.recorder
@@ -100,7 +107,7 @@ class StepSaver(SqliteSaver):
             with super().cursor(transaction=False) as cursor:
                 yield cursor
 
-    # ---- writing ------------------------------------------------------------------------------------------------------
+    # ---- writing
 
     def put(
         self,
@@ -117,8 +124,7 @@ class StepSaver(SqliteSaver):
         """
         saved, future = self._put(config, checkpoint, metadata, new_versions)
         future.result()
-        crash.point("checkpoint.after_put")
-        return saved
+        return self._after_put(saved)
 
     async def aput(
         self,
@@ -130,7 +136,13 @@ class StepSaver(SqliteSaver):
         """As `put`."""
         saved, future = self._put(config, checkpoint, metadata, new_versions)
         await asyncio.wrap_future(future)
+        return self._after_put(saved)
+
+    def _after_put(self, saved: RunnableConfig) -> RunnableConfig:
         crash.point("checkpoint.after_put")
+        if self._fence is not None:
+            configurable = saved.get("configurable", {})
+            self._fence.committed(str(configurable["checkpoint_id"]), str(configurable["checkpoint_ns"]))
         return saved
 
     def _put(
@@ -146,7 +158,7 @@ class StepSaver(SqliteSaver):
         progress: dict[str, Any] | None = None
         if self._fence is not None:
             progress = self._fence.progress()
-            if not config["configurable"].get("checkpoint_ns"):
+            if not config.get("configurable", {}).get("checkpoint_ns"):
                 updated = checkpoint.get("updated_channels") or ()
                 nodes = [name.removeprefix(_NEXT_NODE) for name in updated if name.startswith(_NEXT_NODE)]
                 progress.update(step=max(metadata.get("step", 0), 0), node=", ".join(nodes) or None)
@@ -194,8 +206,8 @@ class StepSaver(SqliteSaver):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata name one of these runs, and their writes, in every namespace.
 
-        As LangGraph warns: a `DeltaChannel` of a thread that goes on is rebuilt from its ancestors' writes, so do not delete
-        runs in the middle of a live thread that has one.
+        As LangGraph warns: a `DeltaChannel` of a thread that goes on is rebuilt from its ancestors' writes, so do not
+        delete runs in the middle of a live thread that has one.
         """
         for run_id in run_ids:
             of_run = "json_extract(CAST(metadata AS TEXT), '$.run_id') = ?"
@@ -225,7 +237,8 @@ class StepSaver(SqliteSaver):
         self._submit(
             [
                 (
-                    f"INSERT OR REPLACE INTO {table} (thread_id, {columns}) SELECT ?, {columns} FROM {table} WHERE thread_id = ?",
+                    f"INSERT OR REPLACE INTO {table} (thread_id, {columns})"
+                    f" SELECT ?, {columns} FROM {table} WHERE thread_id = ?",
                     (target_thread_id, source_thread_id),
                     False,
                 )
@@ -243,7 +256,8 @@ class StepSaver(SqliteSaver):
 
         Args:
             thread_ids: The threads.
-            strategy: `keep_latest` keeps the newest checkpoint of each namespace, and those ancestors a `DeltaChannel` in it is
+            strategy: `keep_latest` keeps the newest checkpoint of each namespace, and those ancestors a `DeltaChannel`
+            in it is
                 rebuilt from; `delete` drops everything.
 
         Raises:
@@ -260,7 +274,8 @@ class StepSaver(SqliteSaver):
                 marks = ", ".join("?" * len(kept))
                 statements += [
                     (
-                        f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id NOT IN ({marks})",
+                        f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?"
+                        f" AND checkpoint_id NOT IN ({marks})",
                         (thread_id, namespace, *kept),
                         False,
                     )
@@ -332,7 +347,7 @@ class StepSaver(SqliteSaver):
             for line in changed:
                 logger.warning("state is not stored exactly: %s", line)
 
-    # ---- reading ------------------------------------------------------------------------------------------------------
+    # ---- reading
 
     def list(
         self,
@@ -370,8 +385,8 @@ class StepSaver(SqliteSaver):
     def answers_used(self, thread_id: str) -> dict[str, int]:
         """For each interrupt a thread ever raised, by id: how many answers its task has stored.
 
-        A node that fails after it used an answer keeps the answer but not its place; the number tells an answer that was used
-        from one that still waits.
+        A node that fails after it used an answer keeps the answer but not its place; the number tells an answer that
+        was used from one that still waits.
         """
         tasks: dict[tuple[str, str, str], dict[str, Any]] = {}
         with self.cursor(transaction=False) as cursor:
@@ -387,3 +402,7 @@ class StepSaver(SqliteSaver):
             for interrupt in channels.get(INTERRUPT, ()):
                 used[interrupt.id] = max(used.get(interrupt.id, 0), len(channels.get(RESUME, ())))
         return used
+
+    async def aanswers_used(self, thread_id: str) -> dict[str, int]:
+        """As `answers_used`."""
+        return await self._store.in_thread(self.answers_used, thread_id)

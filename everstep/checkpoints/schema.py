@@ -1,4 +1,4 @@
-"""The tables of the record, as SQLAlchemy Core. LangGraph's own tables (`checkpoints`, `writes`) belong to its stock saver.
+"""The tables of the record, as SQLAlchemy Core. LangGraph's own (`checkpoints`, `writes`) belong to its stock saver.
 
 Times are integer UTC milliseconds. Migrations live in `migrations/`; a test holds both to the same schema.
 """

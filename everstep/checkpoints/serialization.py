@@ -1,7 +1,8 @@
 """Naming, by path, what LangGraph's serialisation cannot store or would quietly change.
 
-LangGraph's `JsonPlusSerializer` raises on unknown types and on integers beyond 64 bits without saying where; and it changes some
-values without a word (a nested Enum becomes its value, a tuple a list, a lone surrogate `?`). Paths look like `$.orders[3].kind`.
+LangGraph's `JsonPlusSerializer` raises on unknown types and on integers beyond 64 bits without saying where; and it
+changes some values without a word (a nested Enum becomes its value, a tuple a list, a lone surrogate `?`). Paths look
+like `$.orders[3].kind`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ from everstep.checkpoints import reviews as questions
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Enqueued, Job
 from everstep.checkpoints.reviews import Review
-from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.schema import agent_jobs, job_events
+from everstep.checkpoints.schema import evidence as evidence_table
 from everstep.checkpoints.writer import Writer
-from everstep.clock import Clock, SystemClock
+from everstep.clock import Clock, SystemClock, rfc3339
 from everstep.errors import PayloadInvalid
 
 T = TypeVar("T")
@@ -114,13 +115,13 @@ class Store:
 
     async def aread(self, query: Callable[[Connection], T]) -> T:
         """As `read`, without blocking the event loop."""
-        return await self.in_thread(self.read, query)
+        return await self.in_thread(lambda: self.read(query))
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a blocking call on the record's own threads, which no graph's node can occupy."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
-    # ---- what users do ------------------------------------------------------------------------------------------------
+    # ---- what users do
 
     def enqueue(
         self,
@@ -198,6 +199,48 @@ class Store:
         return self.read(
             lambda connection: questions.all_open(connection) if job is None else questions.of_job(connection, job.id)
         )
+
+    def review(self, review_id: str) -> Review:
+        """The review by id, or by a prefix of it that fits one only.
+
+        Raises:
+            ReviewNotFound: No review, or more than one, fits.
+        """
+        return self.read(lambda connection: questions.find(connection, review_id))
+
+    def job_by_row(self, row_id: int) -> Job:
+        """The job by row id, as reviews and effects refer to it."""
+        return self.read(lambda connection: queue.get(connection, row_id))
+
+    def evidence(self, job: Job) -> list[dict[str, Any]]:
+        """What was kept of a job's failures and verifications, oldest first."""
+        query = select(evidence_table).where(evidence_table.c.job_id == job.id).order_by(evidence_table.c.id)
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
+        return [
+            {
+                "kind": row["kind"],
+                "claim_no": row["claim_no"],
+                "at": rfc3339(row["at"]),
+                "detail": json.loads(row["detail_json"]),
+            }
+            for row in rows
+        ]
+
+    def events(self, job: Job) -> list[dict[str, Any]]:
+        """A job's changes of status, oldest first."""
+        query = select(job_events).where(job_events.c.job_id == job.id).order_by(job_events.c.id)
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
+        return [
+            {
+                "from": row["from_status"],
+                "to": row["to_status"],
+                "claim_no": row["claim_no"],
+                "at": rfc3339(row["at"]),
+                "actor": row["actor"],
+                "reason": row["reason"],
+            }
+            for row in rows
+        ]
 
     def answer(
         self,

@@ -1,8 +1,9 @@
 """The single writer: one thread, one connection, one queue per process, and group commit.
 
-What waits in the queue is drained into one transaction: each operation runs in its own savepoint, then one commit makes all of them
-durable, then their futures resolve. So an operation that fails takes nothing with it, an acknowledged one is on disk, and
-100 agents stepping at once share an fsync. Operations run in the order they were submitted; the saver and the effects rely on it.
+What waits in the queue is drained into one transaction: each operation runs in its own savepoint, then one commit makes
+all of them durable, then their futures resolve. So an operation that fails takes nothing with it, an acknowledged one
+is on disk, and 100 agents stepping at once share an fsync. Operations run in the order they were submitted; the saver
+and the effects rely on it.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Writer:
                     except BaseException as error:
                         future.set_exception(self._seen_by_caller(error))
                         failure = error
-                        # A full disk or an I/O error makes SQLite end the whole transaction; then this raises, and all fail.
+                        # A full disk or an I/O error makes SQLite end the whole transaction; then this raises.
                         connection.exec_driver_sql("ROLLBACK TO operation")
                         connection.exec_driver_sql("RELEASE operation")
                         failure = None

@@ -1,7 +1,7 @@
 """The canonical form of an effect's arguments, and the key made of it.
 
-The key is what makes a replayed call the same call: job key, effect name, arguments, the LangGraph task that makes the call
-(it has the same id in every replay from one checkpoint), and how often this task made this very call before.
+The key is what makes a replayed call the same call: job key, effect name, arguments, the LangGraph task that makes the
+call (it has the same id in every replay from one checkpoint), and how often this task made this very call before.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def canonical(effect_name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, path: str, effect_name: str) -> Any:
-    if value is None or isinstance(value, (str, bool, int, float)) and not isinstance(value, Enum):
+    if value is None or (isinstance(value, (str, bool, int, float)) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Enum):
         return _plain(value.value, path, effect_name)
@@ -67,7 +67,8 @@ def _plain(value: Any, path: str, effect_name: str) -> Any:
         fields = dataclasses.fields(value)
         return {field.name: _plain(getattr(value, field.name), f"{path}.{field.name}", effect_name) for field in fields}
     raise EffectInvalid(
-        f"effect {effect_name}: the argument {path} is a {type(value).__qualname__}, which is not the same in every replay",
+        f"effect {effect_name}: the argument {path} is a {type(value).__qualname__},"
+        " which is not the same in every replay",
         next_step="pass plain data, or give the effect a key: @effect(name, key=lambda …: …)",
         effect=effect_name,
     )

@@ -1,40 +1,26 @@
 """The attempt a node runs in: how `effect`, `review` and `verify` reach the record without knowing the worker.
 
-The worker sets `current` around a run; LangGraph copies the context into its tasks and threads. Outside a job there is no attempt.
+The worker sets `current` around a run; LangGraph copies the context into its tasks and threads. Outside a job there is
+no attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from everstep.checkpoints.store import Store
 
 
-class EffectSpan(Protocol):
-    """What an effect tells its span."""
-
-    def state(self, state: str) -> None:
-        """The state the effect ended in."""
-        ...
-
-
-class _NoSpan:
-    def state(self, state: str) -> None:
-        del state
-
-
-def _no_span(name: str, key_digest: str) -> AbstractContextManager[EffectSpan]:
-    del name, key_digest
-    return nullcontext(_NoSpan())
-
-
 def _nothing() -> dict[str, Any]:
     return {}
+
+
+def _ignore(checkpoint_id: str, checkpoint_ns: str) -> None:
+    del checkpoint_id, checkpoint_ns
 
 
 @dataclass
@@ -49,8 +35,9 @@ class Attempt:
         claim_no: The fence: a write with another claim number changes nothing.
         surely_not_sent: Tells of an exception whether the outside world surely did not act.
         progress: Further columns of the job to keep current with each step (tokens).
-        effect_span: Opens the span of an effect, given its name and the digest of its key.
-        blocked: Set once when the run must not go on (unknown effect, lost lease); every later write is refused with it.
+        committed: Told of each checkpoint that is stored: its id and namespace.
+        blocked: Set once when the run must not go on (unknown effect, lost lease); every later write is refused with
+        it.
     """
 
     store: Store
@@ -60,7 +47,7 @@ class Attempt:
     claim_no: int
     surely_not_sent: Callable[[BaseException], bool]
     progress: Callable[[], dict[str, Any]] = _nothing
-    effect_span: Callable[[str, str], AbstractContextManager[EffectSpan]] = _no_span
+    committed: Callable[[str, str], None] = _ignore
     blocked: BaseException | None = None
     _occurrences: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
     _lock: Lock = field(default_factory=Lock)

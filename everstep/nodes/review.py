@@ -1,4 +1,4 @@
-"""`review`: ask a person, inside a node. It is LangGraph's `interrupt` with the payload that Agent Inbox and LangChain's middleware read."""
+"""`review`: ask a person, inside a node; LangGraph's `interrupt` with the payload that Agent Inbox reads."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def review(
             next_step="make the node ask for the same arguments in every replay",
         )
     decision = given["decisions"][0] if isinstance(given.get("decisions"), list) else given
-    edited = decision.get("edited_action") or {}
+    edited = cast("dict[str, Any]", decision.get("edited_action") or {})
     return Decision(decision["type"], dict(edited.get("args", arguments)), decision.get("message"))

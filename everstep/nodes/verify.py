@@ -45,7 +45,8 @@ def verify(
     """Run commands that must pass; inside a job, the outcome is stored as evidence.
 
     Args:
-        commands: One command or several, run in order until one fails; split like a POSIX shell does, but no shell runs them.
+        commands: One command or several, run in order until one fails; split like a POSIX shell does, but no shell runs
+        them.
         cwd: The folder they run in.
         timeout: Seconds each may take; one that takes longer has failed (exit code 124).
         check: Raise when one fails.

@@ -1,0 +1,161 @@
+"""`everstep doctor`: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from everstep.cli.options import config_option, json_option, store_option
+from everstep.cli.views import print_json
+from everstep.errors import EverstepError
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
+
+PACKAGES = ("everstep", "langgraph", "langgraph-checkpoint-sqlite", "langchain-core", "sqlalchemy", "opentelemetry-sdk")
+MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "wrong": ("✗", "red")}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: `level` is `ok`, `warning` or `wrong`; `advice` is what to do."""
+
+    check: str
+    level: Literal["ok", "warning", "wrong"]
+    detail: str
+    advice: str = ""
+
+
+@click.command()
+@config_option
+@store_option
+@json_option
+def doctor(config_path: Path, store_url: str, as_json: bool) -> int:
+    """Check environment, record and graphs, and say what is wrong and what to do. Exits 1 if anything is wrong."""
+    findings = [*_environment(), *_record(store_url, config_path), *_graphs(config_path), *_traces()]
+    wrong = any(finding.level == "wrong" for finding in findings)
+    if as_json:
+        print_json({"ok": not wrong, "findings": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            mark, colour = MARKS[finding.level]
+            click.echo(f"{click.style(mark, fg=colour)} {finding.check:<12} {finding.detail}")
+            if finding.advice:
+                click.echo(f"  {'':<12} next: {finding.advice}")
+    return 1 if wrong else 0
+
+
+def _environment() -> Iterator[Finding]:
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    yield Finding("environment", "ok", f"Python {platform.python_version()} on {sys.platform}; {packages}")
+    if sqlite3.sqlite_version_info < (3, 35):
+        yield Finding("sqlite", "wrong", f"SQLite {sqlite3.sqlite_version}", "use a Python with SQLite 3.35 or newer")
+    else:
+        yield Finding("sqlite", "ok", f"SQLite {sqlite3.sqlite_version}")
+
+
+def _record(store_url: str, config_path: Path) -> Iterator[Finding]:
+    from everstep.checkpoints import database
+    from everstep.checkpoints.store import Store
+
+    try:
+        path = database.path_of(store_url)
+        if path.parent.is_dir() and not path.exists():
+            yield Finding("record", "ok", f"{path} does not exist yet; the first command that needs it makes it")
+            return
+        with Store.open(store_url) as store:
+            yield from _inside(store, config_path)
+    except EverstepError as error:
+        yield Finding("record", "wrong", error.message, error.next_step)
+
+
+def _inside(store: Store, config_path: Path) -> Iterator[Finding]:
+    from sqlalchemy import func, select
+
+    from everstep.checkpoints import database
+    from everstep.checkpoints.schema import agent_jobs
+    from everstep.graphs.loader import GraphCatalogue
+
+    missing = store.read(database.missing_tables)
+    problem = store.read(lambda connection: connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+    if missing or problem != "ok":
+        detail = f"missing tables: {', '.join(missing)}" if missing else f"damaged: {problem}"
+        yield Finding(
+            "record", "wrong", f"{store.path}: {detail}", "keep the file; restore a backup or run sqlite3 FILE .recover"
+        )
+        return
+    size = sum(file.stat().st_size for file in store.path.parent.glob(f"{store.path.name}*"))
+    yield Finding("record", "ok", f"{store.path}: {size / 1e6:.1f} MB, schema {database.HEAD}, sound")
+    counted = select(agent_jobs.c.status, func.count()).group_by(agent_jobs.c.status)
+    counts = store.read(lambda connection: {str(row[0]): int(row[1]) for row in connection.execute(counted)})
+    yield Finding("jobs", "ok", ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "none")
+    now = store.clock.now_ms()
+    expired = [job for job in store.jobs(status="running") if (job.lease_until or 0) <= now]
+    if expired:
+        ids = ", ".join(job.public_id for job in expired[:5])
+        yield Finding(
+            "leases",
+            "warning",
+            f"{len(expired)} running jobs whose worker is gone: {ids}",
+            "start one: everstep worker",
+        )
+    if counts.get("review"):
+        yield Finding("reviews", "warning", f"{counts['review']} jobs wait for a person", "everstep review")
+    try:
+        known = set(GraphCatalogue.from_config(config_path).names())
+    except EverstepError:
+        return
+    names = store.read(
+        lambda connection: set(
+            connection.execute(
+                select(agent_jobs.c.graph).where(agent_jobs.c.status.not_in(("done", "failed"))).distinct()
+            ).scalars()
+        )
+    )
+    if names - known:
+        yield Finding(
+            "graphs",
+            "warning",
+            f"jobs wait for graphs that {config_path} does not name: {', '.join(sorted(names - known))}",
+            "add them to the configuration, or run a worker that has them",
+        )
+
+
+def _graphs(config_path: Path) -> Iterator[Finding]:
+    from everstep.graphs.loader import GraphCatalogue
+
+    try:
+        catalogue = GraphCatalogue.from_config(config_path)
+    except EverstepError as error:
+        yield Finding("graphs", "wrong", error.message, error.next_step)
+        return
+    for name in catalogue.names():
+        report = catalogue.check(name)
+        if report.error is not None:
+            yield Finding("graph", "wrong", f"{name}: {report.error.message}", report.error.next_step)
+            continue
+        nodes = [node for node in report.nodes if not node.startswith("__")]
+        yield Finding("graph", "ok", f"{name}: {report.kind} {report.source}, nodes {', '.join(nodes)}")
+        yield from (Finding("graph", "warning", f"{name}: {warning}") for warning in report.warnings)
+
+
+def _traces() -> Iterator[Finding]:
+    from everstep.observability import tracing
+
+    enabled = tracing.from_environment(service_version=version("everstep")).is_enabled()
+    keys = [name for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "LANGFUSE_PUBLIC_KEY") if os.environ.get(name)]
+    detail = (
+        f"on ({', '.join(keys)})"
+        if enabled
+        else "off; set OTEL_EXPORTER_OTLP_ENDPOINT or the LANGFUSE_* keys to export"
+    )
+    yield Finding("traces", "ok", detail)

@@ -1,0 +1,206 @@
+"""`everstep jobs`, `show`, `history`, `retry` and `cancel`: look at jobs and move them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everstep.cli.options import json_option, opened, store_option
+from everstep.cli.views import STATUS_COLOURS, effect_view, job_view, next_action, print_json, review_view, text
+from everstep.clock import rfc3339
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.jobs import Job
+    from everstep.checkpoints.store import Store
+
+STATUSES = ("pending", "running", "retry", "review", "done", "failed")
+
+
+@click.command()
+@click.option("--status", type=click.Choice(STATUSES), help="Only jobs in this state.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most this many, newest first."
+)
+@store_option
+@json_option
+def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
+    """List jobs, newest first."""
+    with opened(store_url) as store:
+        found = store.jobs(status=status, limit=limit)
+    if as_json:
+        print_json([job_view(job) for job in found])
+        return
+    if not found:
+        click.echo("no jobs" + (f" in state {status}" if status else "") + "; add one with: everstep submit", err=True)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("id", "graph", "status", "step", "attempts", "priority", "updated"):
+        table.add_column(column, no_wrap=column in ("id", "status"))
+    for job in found:
+        table.add_row(
+            job.public_id,
+            job.graph,
+            f"[{STATUS_COLOURS[job.status]}]{job.status}[/]",
+            str(job.step),
+            f"{job.attempts}/{job.max_attempts}",
+            str(job.priority),
+            rfc3339(job.updated_at),
+        )
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@store_option
+@json_option
+def show(job_id: str, store_url: str, as_json: bool) -> None:
+    """Show a job: state, steps, attempts, effects, reviews, evidence, and what to do next.
+
+    JOB is an id, or its first characters as long as they fit one job only.
+    """
+    with opened(store_url) as store:
+        job = store.job(job_id)
+        view = job_view(job)
+        reviews = store.reviews(job)
+        view["effects"] = [effect_view(effect) for effect in store.effects(job)]
+        view["reviews"] = [review_view(review, job.public_id) for review in reviews]
+        view["evidence"] = store.evidence(job)
+        view["events"] = store.events(job)
+        view["next_action"] = next_action(job, reviews)
+    if as_json:
+        print_json(view)
+    else:
+        _print_job(view)
+
+
+def _print_job(view: dict[str, Any]) -> None:
+    status = click.style(view["status"], fg=STATUS_COLOURS[view["status"]], bold=True)
+    click.echo(f"job        {view['id']}  {status}")
+    click.echo(f"graph      {view['graph']} (workflow version {view['workflow_version']}, priority {view['priority']})")
+    click.echo(f"step       {view['step']}" + (f", next: {view['node']}" if view["node"] else ""))
+    click.echo(f"attempts   {view['attempts']} of {view['max_attempts']}; started {view['claim_no']} times")
+    if view["leased_by"]:
+        click.echo(f"lease      {view['leased_by']} until {view['lease_until']}")
+    click.echo(f"tokens     {view['input_tokens']} in, {view['output_tokens']} out")
+    click.echo(f"key        {view['idempotency_key']}")
+    click.echo(f"input      {text(view['input'])}")
+    if view["result"] is not None:
+        click.echo(f"result     {text(view['result'])}")
+        click.echo(f"digest     {view['result_digest']}")
+    if view["error"]:
+        error = view["error"]
+        click.echo(f"error      {error.get('type') or error['code']}: {text(error['message'], 500)}")
+        if error.get("where"):
+            click.echo(f"           {error['where']}")
+    for title, rows in (
+        ("effects", [_effect_line(effect) for effect in view["effects"]]),
+        ("reviews", [_review_line(review) for review in view["reviews"]]),
+        ("evidence", [f"{row['at']}  {row['kind']}: {text(row['detail'], 160)}" for row in view["evidence"]]),
+        ("history", [_event_line(event) for event in view["events"]]),
+    ):
+        if rows:
+            click.secho(f"\n{title}", bold=True)
+            for row in rows:
+                click.echo(f"  {row}")
+    click.echo(f"\nnext       {view['next_action']}")
+
+
+def _effect_line(effect: dict[str, Any]) -> str:
+    by = f" by {effect['settled_by']}" if effect["settled_by"] else ""
+    error = f"  {text(effect['error'], 120)}" if effect["error"] else ""
+    return f"{effect['state']:<9}  {effect['name']} {text(effect['arguments'], 80)}  calls {effect['calls']}{by}{error}"
+
+
+def _review_line(review: dict[str, Any]) -> str:
+    answer = review["answer"]
+    how = f"{answer['decision']} by {answer['by']}" if answer else review["status"]
+    return f"{review['id']}  {review['kind']}: {how}  {text(review['value'], 100)}"
+
+
+def _event_line(event: dict[str, Any]) -> str:
+    change = f"{event['from'] or 'new'} → {event['to']}"
+    return f"{event['at']}  {change:<18}  {text(event['reason'], 120)}  ({text(event['actor'], 40)})"
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option(
+    "--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most this many, newest first."
+)
+@store_option
+@json_option
+def history(job_id: str, limit: int, store_url: str, as_json: bool) -> None:
+    """List a job's checkpoints, newest first: where it can be resumed and looked at."""
+    with opened(store_url) as store:
+        job = store.job(job_id)
+        rows = list(_checkpoints(store, job, limit))
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        click.echo("no checkpoints yet: the job has not run", err=True)
+    for row in rows:
+        where = f" in {row['checkpoint_ns']}" if row["checkpoint_ns"] else ""
+        following = ", ".join(row["next"]) or "-"
+        click.echo(
+            f"{row['created_at']}  step {row['step']:>4}  {row['source']:<6} {row['checkpoint_id']}"
+            f"  next: {following}{where}"
+        )
+
+
+def _checkpoints(store: Store, job: Job, limit: int) -> Any:
+    from everstep.checkpoints.saver import StepSaver
+
+    for saved in StepSaver(store).list({"configurable": {"thread_id": job.thread_id}}, limit=limit):
+        configurable = saved.config.get("configurable", {})
+        values = saved.checkpoint["channel_values"]
+        yield {
+            "checkpoint_id": saved.checkpoint["id"],
+            "checkpoint_ns": configurable.get("checkpoint_ns", ""),
+            "parent_checkpoint_id": saved.parent_config["configurable"]["checkpoint_id"]  # type: ignore[typeddict-item]
+            if saved.parent_config
+            else None,
+            "step": saved.metadata.get("step"),
+            "source": saved.metadata.get("source"),
+            "created_at": saved.checkpoint["ts"],
+            "next": [name.removeprefix("branch:to:") for name in values if name.startswith("branch:to:")],
+            "channels": sorted(name for name in values if not name.startswith(("branch:to:", "__"))),
+            "pending_writes": len(saved.pending_writes or ()),
+        }
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@store_option
+@json_option
+def retry(job_id: str, store_url: str, as_json: bool) -> None:
+    """Retry a failed job from its last checkpoint, with fresh attempts; or let one in backoff run now."""
+    with opened(store_url) as store:
+        job = store.redrive(job_id)
+    _print_status(job, as_json, "a worker will take it: everstep worker")
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@store_option
+@json_option
+def cancel(job_id: str, store_url: str, as_json: bool) -> None:
+    """Cancel a job. A running one stops when its worker acknowledges; an effect in flight goes to review."""
+    with opened(store_url) as store:
+        job = store.cancel(job_id)
+    note = {
+        "running": "requested; its worker will stop it",
+        "review": "an effect is in flight: settle its review first",
+    }
+    _print_status(job, as_json, note.get(job.status, "cancelled"))
+
+
+def _print_status(job: Job, as_json: bool, note: str) -> None:
+    if as_json:
+        print_json(job_view(job))
+    else:
+        click.echo(f"{job.public_id} {job.status}: {note}")

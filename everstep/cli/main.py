@@ -1,0 +1,93 @@
+"""`everstep`: the command line. Commands import what they need when they run, so that help is instant.
+
+Exit codes: 0 fine; 1 a job failed, or a check did; 2 a job waits in review; above 63 the command itself could not do
+its work, after BSD `sysexits.h`: 64 wrong usage or input, 65 a conflict or bad data, 66 not found, 69 the record is
+unavailable, 78 wrong configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from everstep.errors import EX_USAGE, EverstepError
+
+
+class Commands(click.Group):
+    """The commands in the order a newcomer meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="everstep", prog_name="everstep")
+def everstep() -> None:
+    """Agents that never lose a step: run any LangGraph graph as a durable job.
+
+    Kill the machine at step 40 and the job goes on at step 41, with nothing done twice.
+
+    Exit codes: 0 fine, 1 a job or a check failed, 2 a job waits in review, 64 and above the command could not
+    do its work (64 usage or input, 65 conflict or bad data, 66 not found, 69 record unavailable, 78 configuration).
+    """
+
+
+def _register() -> None:
+    from everstep.cli import demo, doctor, jobs, review, submit, worker
+
+    commands: tuple[click.Command, ...] = (
+        submit.submit,
+        worker.worker,
+        jobs.jobs,
+        jobs.show,
+        jobs.history,
+        review.review,
+        jobs.retry,
+        jobs.cancel,
+        doctor.doctor,
+        demo.demo,
+    )
+    for command in commands:
+        everstep.add_command(command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    _register()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in arguments
+    try:
+        code = everstep.main(args=arguments, prog_name="everstep", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except EverstepError as error:
+        _report(error.as_dict(), as_json)
+        sys.exit(error.exit_code)
+    except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        if as_json:
+            _report({"code": "usage", "message": error.format_message(), "next_step": "see --help"}, as_json)
+        else:
+            error.show()
+        sys.exit(EX_USAGE if isinstance(error, click.UsageError) else error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _report(error: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"error": error}), err=True)
+        return
+    click.echo(f"error: {error['message']} [{error['code']}]", err=True)
+    if error.get("next_step"):
+        click.echo(f"next:  {error['next_step']}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`everstep submit`: add a job, and wait for it if asked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everstep.cli.options import config_option, json_option, opened, read_input, store_option
+from everstep.cli.views import next_action, print_json, text
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.jobs import Job
+    from everstep.checkpoints.store import Store
+
+EXIT_CODES = {"done": 0, "failed": 1, "review": 2}
+POLL_S = 0.1
+
+
+@click.command()
+@click.argument("graph")
+@click.option(
+    "--input", "given", metavar="FILE|JSON", required=True, help="The graph's input: JSON, a file of it, or -."
+)
+@click.option("--key", help="Idempotency key. Without one it is made of graph, input and workflow version.")
+@click.option("--priority", type=click.IntRange(0, 10), default=5, show_default=True, help="10 is the most urgent.")
+@click.option(
+    "--max-attempts", type=click.IntRange(1, 1000), default=3, show_default=True, help="Starts that may fail."
+)
+@click.option("--workflow-version", default="1", show_default=True, help="A new version processes old input again.")
+@click.option("--owner", default="default", show_default=True, help="Whose job it is.")
+@click.option("--allow-secret-keys", is_flag=True, help="Accept input keys that look like credentials.")
+@click.option("--wait", is_flag=True, help="Wait, with progress; exits 0 done, 2 review, 1 failed.")
+@config_option
+@store_option
+@json_option
+def submit(
+    graph: str,
+    given: str,
+    key: str | None,
+    priority: int,
+    max_attempts: int,
+    workflow_version: str,
+    owner: str,
+    allow_secret_keys: bool,
+    wait: bool,
+    config_path: Path,
+    store_url: str,
+    as_json: bool,
+) -> int:
+    """Add a job: one run of GRAPH. The same graph and input give the same job, however often they are submitted."""
+    from everstep.graphs.loader import GraphCatalogue
+
+    value = read_input(given)
+    GraphCatalogue.from_config(config_path).require(graph)
+    with opened(store_url) as store:
+        job, created = store.enqueue(
+            graph,
+            value,
+            key=key,
+            priority=priority,
+            max_attempts=max_attempts,
+            workflow_version=workflow_version,
+            owner=owner,
+            allow_secret_keys=allow_secret_keys,
+        )
+        if not as_json:
+            click.echo(job.public_id)
+            if not created:
+                click.echo(
+                    f"already submitted, now {job.status}; another --key or --workflow-version would run it again",
+                    err=True,
+                )
+        if wait:
+            job = _wait(store, job)
+    if as_json:
+        answer: dict[str, Any] = {"id": job.public_id, "created": created, "status": job.status}
+        print_json(answer)
+    return EXIT_CODES[job.status] if wait else 0
+
+
+def _wait(store: Store, job: Job) -> Job:
+    """Show progress until the job is done, failed or in review."""
+    seen: tuple[Any, ...] = ()
+    started = time.monotonic()
+    hinted = False
+    while True:
+        job = store.job(job.public_id)
+        now = (job.status, job.step, job.node, job.attempts)
+        if now != seen:
+            following = f" → {job.node}" if job.node else ""
+            click.echo(f"{job.status}  step {job.step}{following}  attempt {job.attempts}/{job.max_attempts}", err=True)
+            seen = now
+        if job.status in EXIT_CODES:
+            break
+        if job.status == "pending" and not hinted and time.monotonic() - started > 3:
+            click.echo("no worker has taken it yet; start one with: everstep worker", err=True)
+            hinted = True
+        time.sleep(POLL_S)
+    if job.status == "done":
+        click.echo(f"result: {text(job.result_json or '', 500)}", err=True)
+    else:
+        click.echo(f"next: {next_action(job, store.reviews(job))}", err=True)
+    return job

@@ -1,0 +1,128 @@
+"""What commands show of jobs, effects and reviews: as JSON, whose fields other programs rely on, and for people."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everstep.clock import rfc3339
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.effects import Effect
+    from everstep.checkpoints.jobs import Job
+    from everstep.checkpoints.reviews import Review
+
+STATUS_COLOURS = {
+    "pending": "cyan",
+    "running": "blue",
+    "retry": "yellow",
+    "review": "magenta",
+    "done": "green",
+    "failed": "red",
+}
+
+
+def print_json(value: Any) -> None:
+    """Write a value to stdout as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def job_view(job: Job) -> dict[str, Any]:
+    """A job, as `jobs --json` and `show --json` give it."""
+    return {
+        "id": job.public_id,
+        "graph": job.graph,
+        "thread_id": job.thread_id,
+        "status": job.status,
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "step": job.step,
+        "node": job.node,
+        "priority": job.priority,
+        "idempotency_key": job.idempotency_key,
+        "workflow_version": job.workflow_version,
+        "owner": job.owner,
+        "leased_by": job.leased_by,
+        "lease_until": rfc3339(job.lease_until),
+        "claim_no": job.claim_no,
+        "next_run_at": rfc3339(job.next_run_at),
+        "cancel_requested_at": rfc3339(job.cancel_requested_at),
+        "created_at": rfc3339(job.created_at),
+        "updated_at": rfc3339(job.updated_at),
+        "input_tokens": job.input_tokens,
+        "output_tokens": job.output_tokens,
+        "input": job.payload,
+        "error": None if job.error_json is None else json.loads(job.error_json),
+        "result": None if job.result_json is None else json.loads(job.result_json),
+        "result_digest": job.result_digest,
+    }
+
+
+def effect_view(effect: Effect) -> dict[str, Any]:
+    """An effect, as `show --json` gives it. A result that is not JSON data is described."""
+    plain = effect.result_type in (None, "json")
+    return {
+        "name": effect.name,
+        "state": effect.state,
+        "key": effect.key,
+        "calls": effect.calls,
+        "arguments": json.loads(effect.arguments_json),
+        "result": effect.value() if plain else f"stored as {effect.result_type}",
+        "settled_by": effect.settled_by,
+        "error": effect.error,
+        "created_at": rfc3339(effect.created_at),
+        "updated_at": rfc3339(effect.updated_at),
+    }
+
+
+def review_view(review: Review, job_id: str) -> dict[str, Any]:
+    """A review, as `show --json` and `review --json` give it. `value` is what is asked."""
+    from everstep.checkpoints.answers import choices
+
+    answer = None
+    if review.status == "answered":
+        answer = {
+            "decision": review.decision,
+            "value": None if review.answer_json is None else json.loads(review.answer_json),
+            "reason": review.reason,
+            "by": review.answered_by,
+            "at": rfc3339(review.answered_at),
+        }
+    return {
+        "id": review.public_id,
+        "job": job_id,
+        "kind": review.kind,
+        "status": review.status,
+        "value": review.value,
+        "argument_digest": review.value_digest,
+        "choices": choices(review.kind, review.value),
+        "answer": answer,
+        "created_at": rfc3339(review.created_at),
+    }
+
+
+def next_action(job: Job, reviews: list[Review]) -> str:
+    """What a person can do about the job now."""
+    open_ = [review for review in reviews if review.status == "open"]
+    if job.status == "pending":
+        return "a worker will take it: everstep worker"
+    if job.status == "running":
+        if job.cancel_requested_at is not None:
+            return "its worker will stop it (cancellation was requested)"
+        return f"nothing: a worker has it until {rfc3339(job.lease_until)}, and then any worker may take it over"
+    if job.status == "retry":
+        return f"nothing: it runs again at {rfc3339(job.next_run_at)} (now: everstep retry {job.public_id})"
+    if job.status == "review" and open_:
+        return f"answer: everstep review show {open_[0].public_id}"
+    if job.status == "failed":
+        return f"mend the cause, then: everstep retry {job.public_id}"
+    return "nothing"
+
+
+def text(value: Any, width: int = 200) -> str:
+    """A value in one short line."""
+    line = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    line = " ".join(line.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

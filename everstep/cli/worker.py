@@ -1,0 +1,62 @@
+"""`everstep worker`: run jobs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from everstep.cli.options import config_option, json_option, opened, store_option
+from everstep.cli.views import STATUS_COLOURS, job_view, text
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.jobs import Job
+
+
+@click.command()
+@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Most jobs at once.")
+@click.option(
+    "--lease",
+    type=click.FloatRange(min=0.1),
+    default=300.0,
+    show_default=True,
+    help="Seconds a claim lasts without a heartbeat; after that another worker may take the job over.",
+)
+@click.option("--until-idle", is_flag=True, help="Exit 0 when no job is left that could run without a person.")
+@config_option
+@store_option
+@json_option
+def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, store_url: str, as_json: bool) -> None:
+    """Run jobs until stopped.
+
+    SIGTERM and Ctrl-C give every job back at its next step, with the attempt not counted; a second one exits at once,
+    which is as safe as pulling the plug.
+    """
+    from everstep.graphs.loader import GraphCatalogue
+    from everstep.runtime.worker import Worker
+
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("everstep").setLevel(logging.INFO)
+    catalogue = GraphCatalogue.from_config(config_path)
+
+    def tell(event: str, job: Job) -> None:
+        if as_json:
+            click.echo(json.dumps({"event": event, **job_view(job)}))
+            return
+        colour = STATUS_COLOURS.get(event, "white")
+        detail = f"step {job.step}, attempt {job.attempts}/{job.max_attempts}"
+        if event in ("failed", "retry", "review") and job.error_json:
+            detail += f": {text(json.loads(job.error_json)['message'], 160)}"
+        click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
+
+    with opened(store_url) as store:
+        running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell)
+        if not as_json:
+            click.echo(f"worker {running.id} on {store.path}: {', '.join(catalogue.names())}", err=True)
+        running.run(until_idle=until_idle)

@@ -1,0 +1,258 @@
+"""The life of one effect, written once for sync and async callers.
+
+`steps` yields what has to be done (a write to the record, a call of the user's function) and a driver does it, in a
+thread or on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.errors import GraphBubbleUp
+from sqlalchemy import Connection
+
+from everstep import crash
+from everstep.checkpoints import effects as ledger
+from everstep.checkpoints.effects import Effect
+from everstep.checkpoints.jobs import LostClaim, loose_digest
+from everstep.errors import EffectInvalid, EffectRejected, EverstepError
+from everstep.nodes import arguments
+from everstep.nodes.attempt import Attempt
+from everstep.observability import tracing
+
+_key: ContextVar[str | None] = ContextVar("everstep_effect_key", default=None)
+
+
+class EffectUnknown(EverstepError, GraphBubbleUp):
+    """Nobody can say whether an effect happened; a person has to. LangGraph lets it pass nodes, tools and retries."""
+
+    code = "effect_unknown"
+
+
+@dataclass(frozen=True)
+class _Write:
+    operation: Callable[[Connection], Any]
+
+
+@dataclass(frozen=True)
+class _Call:
+    function: Callable[[], Any]
+
+
+Steps = Generator[_Write | _Call, Any, Any]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """How an effect is kept safe; the arguments of `effect`."""
+
+    name: str
+    probe: Callable[..., Any] | None
+    idempotent: bool
+    key: Callable[..., Any] | str | None
+
+
+def effect_key() -> str:
+    """The key of the effect that is being called; pass it to a provider that honours idempotency keys.
+
+    Raises:
+        RuntimeError: No effect of a job is being called.
+    """
+    key = _key.get()
+    if key is None:
+        raise RuntimeError("effect_key() has a value only inside an effect of a job")
+    return key
+
+
+def drive(attempt: Attempt, life: Steps) -> Any:
+    """Run the steps of an effect in this thread."""
+    answer, failure = None, None
+    while True:
+        try:
+            step = life.send(answer) if failure is None else life.throw(failure)
+        except StopIteration as end:
+            return end.value
+        answer, failure = None, None
+        try:
+            answer = attempt.store.write(step.operation).result() if isinstance(step, _Write) else step.function()
+        except Exception as error:
+            failure = error
+
+
+async def drive_async(attempt: Attempt, life: Steps) -> Any:
+    """Run the steps of an effect in this task; a function that returns an awaitable is awaited."""
+    answer, failure = None, None
+    while True:
+        try:
+            step = life.send(answer) if failure is None else life.throw(failure)
+        except StopIteration as end:
+            return end.value
+        answer, failure = None, None
+        try:
+            if isinstance(step, _Write):
+                answer = await asyncio.wrap_future(attempt.store.write(step.operation))
+            else:
+                answer = step.function()
+                if inspect.isawaitable(answer):
+                    answer = await answer
+        except Exception as error:
+            failure = error
+
+
+def steps(
+    attempt: Attempt,
+    declaration: Declaration,
+    given: dict[str, Any],
+    tool_call_id: str | None,
+    call: Callable[[str], Any],
+    probe: Callable[[], Any],
+) -> Steps:
+    """The life of one effect, as steps for either driver."""
+    plain, key = _identify(attempt, declaration, given, tool_call_id)
+    with tracing.effect(declaration.name, loose_digest(key)) as span:
+        try:
+            entry, call_now = yield _Write(
+                lambda connection: ledger.begin(
+                    connection,
+                    job_id=attempt.job_id,
+                    claim_no=attempt.claim_no,
+                    key=key,
+                    name=declaration.name,
+                    arguments_digest=loose_digest(plain),
+                    arguments_json=arguments.preview(plain),
+                    now=attempt.store.clock.now_ms(),
+                )
+            )
+            if not call_now and entry.state == "unknown":
+                entry, call_now = yield from _settle_unknown(attempt, declaration, entry, probe)
+            if call_now:
+                entry = yield from _call(attempt, declaration, entry, call, probe)
+            span.state = entry.state
+            return entry.value()
+        except LostClaim as lost:
+            attempt.block(lost)
+            raise
+        except EffectUnknown as unknown:
+            span.state = "unknown"
+            attempt.block(unknown)
+            raise
+
+
+def _identify(
+    attempt: Attempt, declaration: Declaration, given: dict[str, Any], tool_call_id: str | None
+) -> tuple[dict[str, Any], str]:
+    """The arguments in canonical form, and the effect's key."""
+    name = declaration.name
+    if declaration.key is not None:
+        business = declaration.key(**given) if callable(declaration.key) else declaration.key
+        return {"key": str(business)}, arguments.effect_key(attempt.job_key, name, "business", str(business))
+    plain = arguments.canonical(name, given)
+    digest = loose_digest(plain)
+    place, node_attempt = arguments.position()
+    if tool_call_id is not None:
+        place = f"{place}|{tool_call_id}"
+    number = attempt.occurrence(place, node_attempt, name, digest)
+    return plain, arguments.effect_key(attempt.job_key, name, digest, place, number)
+
+
+def _settle_unknown(
+    attempt: Attempt, declaration: Declaration, entry: Effect, probe: Callable[[], Any]
+) -> Generator[_Write | _Call, Any, tuple[Effect, bool]]:
+    """Find out about an effect that was interrupted: returns it, and whether to call now."""
+    if declaration.probe is not None:
+        result = yield _Call(probe)
+        if result is not None:
+            return (yield _confirm(attempt, entry, result, "probe")), False
+    elif not declaration.idempotent:
+        raise _unknown(entry)
+    again = yield _Write(
+        lambda connection: ledger.call_again(
+            connection, entry, claim_no=attempt.claim_no, now=attempt.store.clock.now_ms()
+        )
+    )
+    return again, True
+
+
+def _call(
+    attempt: Attempt, declaration: Declaration, entry: Effect, call: Callable[[str], Any], probe: Callable[[], Any]
+) -> Generator[_Write | _Call, Any, Effect]:
+    crash.point("effect.intended", declaration.name)
+    token = _key.set(entry.key)
+    try:
+        result = yield _Call(lambda: call(entry.key))
+    except (EffectRejected, GraphBubbleUp) as error:
+        yield _reject(attempt, entry, "call", error)
+        raise
+    except Exception as error:
+        if attempt.surely_not_sent(error):
+            yield _reject(attempt, entry, "call", error)
+            raise
+        entry = yield _fail_to_know(attempt, entry, error)
+        if declaration.probe is not None:
+            found = yield _Call(probe)
+            if found is not None:
+                return (yield _confirm(attempt, entry, found, "probe"))
+            yield _reject(attempt, entry, "probe", error)
+            raise
+        if declaration.idempotent:
+            raise
+        raise _unknown(entry) from error
+    finally:
+        _key.reset(token)
+    crash.point("effect.called", declaration.name)
+    try:
+        ledger.encode_result(result)
+    except Exception as error:
+        entry = yield _fail_to_know(attempt, entry, error)
+        raise _unknown(entry) from EffectInvalid(
+            f"effect {declaration.name} returned a {type(result).__qualname__}, which cannot be stored",
+            next_step="return plain data from the effect",
+            effect=declaration.name,
+        )
+    confirmed = yield _confirm(attempt, entry, result, "call")
+    crash.point("effect.confirmed", declaration.name)
+    return confirmed
+
+
+def _confirm(attempt: Attempt, entry: Effect, result: Any, settled_by: str) -> _Write:
+    encoded, now = ledger.encode_result(result), attempt.store.clock.now_ms()
+    return _Write(
+        lambda connection: ledger.confirm(
+            connection, entry, claim_no=attempt.claim_no, result=encoded, settled_by=settled_by, now=now
+        )
+    )
+
+
+def _reject(attempt: Attempt, entry: Effect, settled_by: str, error: BaseException) -> _Write:
+    text, now = _described(error), attempt.store.clock.now_ms()
+    return _Write(
+        lambda connection: ledger.reject(
+            connection, entry, claim_no=attempt.claim_no, settled_by=settled_by, error=text, now=now
+        )
+    )
+
+
+def _fail_to_know(attempt: Attempt, entry: Effect, error: BaseException) -> _Write:
+    text, now = _described(error), attempt.store.clock.now_ms()
+    return _Write(
+        lambda connection: ledger.fail_to_know(connection, entry, claim_no=attempt.claim_no, error=text, now=now)
+    )
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:2000]
+
+
+def _unknown(entry: Effect) -> EffectUnknown:
+    return EffectUnknown(
+        f"nobody can say whether {entry.name} happened"
+        + (f" ({entry.error})" if entry.error else " (it was interrupted)"),
+        next_step="look at the world, then: everstep review approve ID --value RESULT, or reject ID if it did not",
+        effect=entry.name,
+        key=entry.key,
+    )

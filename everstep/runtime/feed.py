@@ -1,0 +1,179 @@
+"""Where a job's thread stands, and what to feed the graph next.
+
+Feeding the original input a second time doubles the messages; feeding an answer twice answers the next question with
+it; feeding nothing loses an answer that was not stored yet, or walks through a breakpoint nobody approved. So, for
+every leg of a job:
+
+1. Nothing of the job is committed: the original input.
+2. Its last checkpoint is finished: nothing; the job is settled from it.
+3. Every unfinished task waits for an answer nobody gave, or the thread stands before a breakpoint nobody approved:
+nothing; review.
+4. Some answers are given and not used: `Command(resume={interrupt id: answer})` with just those.
+5. Otherwise `None`: go on.
+
+An answer is used when the task that asked has stored more answers than it had when it asked; see
+`StepSaver.answers_used`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.pregel import Pregel
+from langgraph.types import Command, Interrupt, StateSnapshot
+
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.reviews import Question, Review
+from everstep.checkpoints.saver import StepSaver
+from everstep.errors import GraphChanged
+from everstep.runtime.results import json_ready
+
+_NEXT_NODE = "branch:to:"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a thread stands.
+
+    Attributes:
+        kind: `runnable` (feed `input`), `paused` (ask `questions`) or `finished` (`values` is the result).
+        input: What to feed.
+        questions: What a person must answer first.
+        values: The graph's output.
+        checkpoint_id: The last root checkpoint; None before the first.
+    """
+
+    kind: Literal["runnable", "paused", "finished"]
+    input: Any = None
+    questions: list[Question] = field(default_factory=list[Question])
+    values: Any = None
+    checkpoint_id: str | None = None
+
+
+async def standing(
+    graph: Pregel[Any, Any, Any, Any],
+    config: RunnableConfig,
+    job: Job,
+    reviews: Sequence[Review],
+    saver: StepSaver,
+    *,
+    has_run: bool,
+) -> Standing:
+    """Read where the job's thread stands.
+
+    Args:
+        graph: The graph, with the saver as its checkpointer.
+        config: The run's config, with the thread id.
+        job: The job as it is in the record now.
+        reviews: Its reviews.
+        saver: The saver of the thread.
+        has_run: Whether the graph has just run and come to a halt: then it is paused or finished for certain.
+
+    Raises:
+        GraphChanged: The node the thread would run next is no longer in the graph.
+    """
+    if not job.input_applied:
+        return Standing("runnable", input=job.payload)
+    snapshot = await graph.aget_state(config, subgraphs=True)
+    checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
+    if not snapshot.next:
+        await _refuse_stranded(graph, config, saver)
+        return Standing("finished", values=_output(graph, snapshot.values), checkpoint_id=checkpoint_id)
+
+    used = await saver.aanswers_used(job.thread_id)
+    answers, questions, blocked = _interrupts(snapshot, reviews, used)
+    if questions and not answers and (has_run or blocked >= len(snapshot.next)):
+        return Standing("paused", questions=questions, checkpoint_id=checkpoint_id)
+    if not answers and not questions:
+        at = [stop async for stop in _breakpoints(graph, graph, snapshot)]
+        if has_run and not at:
+            at = [(checkpoint_id, list(snapshot.next))]
+        open_ = [stop for stop in at if stop[0] != job.approved_checkpoint_id]
+        if open_:
+            value = {"question": "Go on past this breakpoint?", "next": open_[0][1], "checkpoint_id": open_[0][0]}
+            return Standing(
+                "paused", questions=[Question("breakpoint", open_[0][0], value)], checkpoint_id=checkpoint_id
+            )
+    return Standing("runnable", input=Command(resume=answers) if answers else None, checkpoint_id=checkpoint_id)
+
+
+def _interrupts(
+    snapshot: StateSnapshot, reviews: Sequence[Review], used: dict[str, int]
+) -> tuple[dict[str, Any], list[Question], int]:
+    """Answers that wait to be used, questions nobody answered, and how many tasks can do nothing but wait."""
+    rows = {(review.subject, review.occurrence): review for review in reviews if review.kind == "interrupt"}
+    answered = {(review.subject, review.occurrence) for review in rows.values() if review.status == "answered"}
+    answers: dict[str, Any] = {}
+    questions: list[Question] = []
+    blocked = 0
+    for task in snapshot.tasks:
+        waits = bool(task.interrupts)
+        for interrupt in task.interrupts:
+            count = used.get(interrupt.id, 0)
+            if (interrupt.id, count) in answered:
+                answers[interrupt.id] = json.loads(rows[interrupt.id, count].resume_json or "null")
+                waits = False
+            elif any((interrupt.id, earlier) in answered for earlier in range(count)):
+                waits = False
+            else:
+                questions.append(_question(interrupt, count))
+        blocked += waits
+    return answers, questions, blocked
+
+
+def _question(interrupt: Interrupt, count: int) -> Question:
+    return Question("interrupt", interrupt.id, json_ready(interrupt.value), occurrence=count)
+
+
+async def _breakpoints(
+    root: Pregel[Any, Any, Any, Any], graph: Pregel[Any, Any, Any, Any], snapshot: StateSnapshot
+) -> AsyncIterator[tuple[str, list[str]]]:
+    """The static breakpoints the thread stands at, in graph and subgraphs: checkpoint id, and what comes next."""
+    before, after = graph.interrupt_before_nodes, graph.interrupt_after_nodes
+    stop = _names(before, snapshot.next)
+    if not stop and after and snapshot.parent_config is not None:
+        parent = await root.aget_state(snapshot.parent_config)
+        stop = _names(after, parent.next)
+    if stop:
+        yield str(snapshot.config.get("configurable", {}).get("checkpoint_id")), list(snapshot.next)
+    nested = any(isinstance(task.state, StateSnapshot) for task in snapshot.tasks)
+    subgraphs = dict(cast("Iterator[tuple[str, Any]]", graph.get_subgraphs())) if nested else {}
+    for task in snapshot.tasks:
+        subgraph = subgraphs.get(task.name)
+        if isinstance(task.state, StateSnapshot) and isinstance(subgraph, Pregel):
+            async for found in _breakpoints(root, cast("Pregel[Any, Any, Any, Any]", subgraph), task.state):
+                yield found
+
+
+def _names(stops: Any, nodes: Sequence[str]) -> list[str]:
+    return list(nodes) if stops == "*" else [node for node in nodes if node in (stops or ())]
+
+
+async def _refuse_stranded(graph: Pregel[Any, Any, Any, Any], config: RunnableConfig, saver: StepSaver) -> None:
+    """A thread whose next node was renamed or removed looks finished to LangGraph; it is not."""
+    saved = await saver.aget_tuple(config)
+    missing = [] if saved is None else list(_missing(graph, saved.checkpoint["channel_values"]))
+    if missing:
+        raise GraphChanged(
+            f"the thread would go on with {', '.join(missing)}, which the graph no longer has",
+            next_step="bring the node back, then: everstep retry",
+            nodes=missing,
+        )
+
+
+def _missing(graph: Pregel[Any, Any, Any, Any], values: dict[str, Any]) -> Iterator[str]:
+    for channel in values:
+        if channel.startswith(_NEXT_NODE) and channel.removeprefix(_NEXT_NODE) not in graph.nodes:
+            yield channel.removeprefix(_NEXT_NODE)
+
+
+def _output(graph: Pregel[Any, Any, Any, Any], values: Any) -> Any:
+    channels = graph.output_channels
+    if isinstance(values, dict) and not isinstance(channels, str):
+        state = cast("dict[str, Any]", values)
+        return {name: state[name] for name in channels if name in state}
+    return cast("Any", values)

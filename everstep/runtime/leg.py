@@ -1,0 +1,199 @@
+"""One leg of a job: one attempt by one worker, from loading the graph to knowing what it came to."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from importlib.metadata import version
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphDrained
+from langgraph.pregel import Pregel
+from langgraph.runtime import RunControl
+from sqlalchemy import Connection, update
+
+from everstep.checkpoints import jobs, reviews
+from everstep.checkpoints.jobs import Job, LostClaim
+from everstep.checkpoints.reviews import Question, Review
+from everstep.checkpoints.saver import StepSaver
+from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.store import Store
+from everstep.graphs.fingerprint import difference, fingerprint
+from everstep.graphs.loader import GraphCatalogue
+from everstep.nodes.attempt import Attempt, current
+from everstep.nodes.effect import EffectUnknown
+from everstep.observability.tokens import TokenCounter
+from everstep.observability.tracing import Tracing
+from everstep.runtime.classify import classify
+from everstep.runtime.feed import Standing, standing
+from everstep.runtime.settle import Outcome
+
+RECURSION_LIMIT = 10_000
+
+Graph = Pregel[Any, Any, Any, Any]
+
+
+def service_version() -> str:
+    """This Everstep's version."""
+    return version("everstep")
+
+
+class Leg:
+    """Runs one claimed job until it finishes, pauses, fails or is given back.
+
+    Args:
+        store: The record.
+        graphs: Where its graph comes from.
+        tracing: Where its spans go.
+        job: The job as claimed.
+        worker: Id of the worker.
+        control: Through which the worker asks it to stop at the next step.
+    """
+
+    def __init__(
+        self, store: Store, graphs: GraphCatalogue, tracing: Tracing, job: Job, *, worker: str, control: RunControl
+    ) -> None:
+        self._store = store
+        self._graphs = graphs
+        self._job = job
+        self._control = control
+        self._tokens = TokenCounter()
+        self._open = ExitStack()
+        self._outcome: Outcome | None = None
+        self._span = tracing.leg(
+            job_id=job.public_id,
+            leg=job.claim_no,
+            graph=job.graph,
+            thread_id=job.thread_id,
+            worker=worker,
+            attempts=job.attempts,
+            previous_leg=job.claim_no - 1 if job.claim_no > 1 else None,
+        )
+        self._attempt = Attempt(
+            store=store,
+            job_id=job.id,
+            public_id=job.public_id,
+            job_key=job.idempotency_key,
+            claim_no=job.claim_no,
+            surely_not_sent=lambda error: classify(error).surely_not_sent,
+            progress=self._progress,
+            committed=self._span.committed,
+        )
+
+    async def run(self) -> None:
+        """Run; afterwards `outcome` tells what came of it.
+
+        Raises:
+            LostClaim: The claim is no longer the job's.
+        """
+        self._open.enter_context(self._span)
+        token = current.set(self._attempt)
+        try:
+            self._outcome = await self._run()
+        except Exception as error:
+            self._outcome = self._explained(error)
+        finally:
+            current.reset(token)
+        blocked = self._attempt.blocked
+        if isinstance(blocked, LostClaim):
+            self._open.close()
+            raise blocked
+        if isinstance(blocked, EffectUnknown):
+            self._outcome = self._explained(blocked)
+
+    def outcome(self) -> Outcome:
+        """What the leg came to."""
+        if self._outcome is None:
+            raise RuntimeError("the leg has not run")
+        return self._outcome
+
+    def cancelled(self) -> None:
+        """The run was stopped because its cancellation was requested."""
+        self._outcome = Outcome("cancelled")
+
+    def lost(self, reason: LostClaim) -> None:
+        """The claim is gone: refuse every later write of this run."""
+        self._attempt.block(reason)
+
+    def close(self, settled: Job) -> None:
+        """End the leg's span with the status the job was settled as."""
+        outcome = self._outcome
+        status: Any = "released" if settled.status == "pending" else settled.status
+        self._span.outcome(
+            status, error=outcome.error if outcome else None, detail=f"{settled.status} at step {settled.step}"
+        )
+        self._open.close()
+
+    def abandon(self) -> None:
+        """End the leg's span without a settlement."""
+        self._open.close()
+
+    async def _run(self) -> Outcome:
+        config: RunnableConfig = {
+            "configurable": {"thread_id": self._job.thread_id, "run_id": self._job.public_id},
+            "metadata": {"everstep_job": self._job.public_id, "everstep_leg": self._job.claim_no},
+            "callbacks": [self._tokens, *self._span.callbacks],
+        }
+        saver = StepSaver(self._store, self._attempt)
+        async with self._graphs.open(self._job.graph, config, checkpointer=saver) as graph:
+            limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
+            config = {**config, "recursion_limit": limit}
+            changed = await self._changed(graph)
+            if changed is not None:
+                return Outcome("review", questions=[changed])
+            where = await self._standing(graph, config, saver, has_run=False)
+            fed: Any = None
+            while where.kind == "runnable":
+                if fed is not None and where.input == fed:
+                    raise RuntimeError(f"the graph does not take what it is fed: {where.input!r}")
+                fed = where.input
+                async for _ in graph.astream(
+                    where.input, config, durability="sync", stream_mode="updates", control=self._control
+                ):
+                    pass
+                where = await self._standing(graph, config, saver, has_run=True)
+        if where.kind == "finished":
+            return Outcome("done", values=where.values)
+        return Outcome("review", questions=where.questions)
+
+    async def _standing(self, graph: Graph, config: RunnableConfig, saver: StepSaver, *, has_run: bool) -> Standing:
+        def row_and_reviews(connection: Connection) -> tuple[Job, list[Review]]:
+            return jobs.get(connection, self._job.id), reviews.of_job(connection, self._job.id)
+
+        job, of_job = await self._store.aread(row_and_reviews)
+        return await standing(graph, config, job, of_job, saver, has_run=has_run)
+
+    async def _changed(self, graph: Graph) -> Question | None:
+        """Note the graph's fingerprint with the job, or ask whether to go on with a graph that changed."""
+        now = fingerprint(graph)
+        if self._job.fingerprint == now.digest:
+            return None
+        if self._job.fingerprint is not None and self._job.input_applied:
+            lines = difference(json.loads(self._job.fingerprint_json or "{}"), now.parts)
+            value = {"question": "The graph changed since this job began. Go on with it?", "changes": lines}
+            return Question("fingerprint", now.digest, value, occurrence=self._job.claim_no)
+
+        def note(connection: Connection) -> None:
+            jobs.fence(connection, self._job.id, self._job.claim_no)
+            values = {"fingerprint": now.digest, "fingerprint_json": json.dumps(now.parts)}
+            connection.execute(update(agent_jobs).where(agent_jobs.c.id == self._job.id).values(**values))
+
+        await self._store.awrite(note)
+        return None
+
+    def _explained(self, error: Exception) -> Outcome:
+        if isinstance(error, GraphDrained):
+            return Outcome("released")
+        if isinstance(error, EffectUnknown):
+            return Outcome("effect", effect_key=error.ids.get("key"), error=error)
+        if isinstance(error, LostClaim):
+            self._attempt.block(error)
+        return Outcome("error", error=error, verdict=classify(error))
+
+    def _progress(self) -> dict[str, Any]:
+        tokens = self._tokens.snapshot()
+        return {
+            "input_tokens": self._job.input_tokens + tokens.input_tokens,
+            "output_tokens": self._job.output_tokens + tokens.output_tokens,
+        }

@@ -1,0 +1,57 @@
+"""Values of a graph as JSON data, for people and scripts: results, interrupt values, error chains."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+import traceback
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, cast
+
+MAX_DEPTH = 100
+TEXT_BYTES = 4096
+
+
+def json_ready(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """The value as JSON data. What has no JSON form becomes text; NaN and infinities become strings."""
+    if value is None or isinstance(value, (bool, str)):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return json_ready(value.value, depth)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth == 0:
+        return repr(value)[:TEXT_BYTES]
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): json_ready(item, depth - 1) for key, item in items}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [json_ready(item, depth - 1) for item in cast("list[Any]", value)]
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if hasattr(value, "model_dump"):
+        return json_ready(value.model_dump(), depth - 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: json_ready(getattr(value, field.name), depth - 1) for field in dataclasses.fields(value)}
+    return str(value)[:TEXT_BYTES]
+
+
+def error_chain(error: BaseException) -> list[dict[str, str]]:
+    """An exception and its causes, outermost first: type, message and the last frames; bounded."""
+    chain: list[dict[str, str]] = []
+    current: BaseException | None = error
+    while current is not None and len(chain) < 5:
+        frames = traceback.extract_tb(current.__traceback__)[-5:]
+        chain.append(
+            {
+                "type": f"{type(current).__module__}.{type(current).__qualname__}".removeprefix("builtins."),
+                "message": str(current)[:TEXT_BYTES],
+                "where": " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in reversed(frames)),
+            }
+        )
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return chain

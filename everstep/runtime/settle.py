@@ -1,0 +1,168 @@
+"""How a leg ends: each outcome is one write that changes the job under its claim, or changes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sqlalchemy import Connection, insert
+
+from everstep.checkpoints import effects, jobs, reviews
+from everstep.checkpoints.effects import Effect
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.reviews import Question
+from everstep.checkpoints.schema import evidence
+from everstep.runtime import backoff
+from everstep.runtime.classify import Verdict
+from everstep.runtime.results import error_chain, json_ready
+
+OutcomeKind = Literal["done", "review", "effect", "error", "released", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a leg came to.
+
+    Attributes:
+        kind: `done` (with `values`), `review` (with `questions`), `effect` (with `effect_key`), `error` (with `error`
+        and its
+            `verdict`), `released` (given back by a draining worker) or `cancelled`.
+    """
+
+    kind: OutcomeKind
+    values: Any = None
+    questions: list[Question] = field(default_factory=list[Question])
+    effect_key: str | None = None
+    error: BaseException | None = None
+    verdict: Verdict | None = None
+
+
+def settle(
+    connection: Connection, job: Job, outcome: Outcome, *, now: int, actor: str, randomness: random.Random
+) -> Job:
+    """Write the outcome of a leg.
+
+    Args:
+        connection: The write transaction.
+        job: The job as it was claimed; its claim number is the fence.
+        outcome: What the leg came to.
+        now: UTC milliseconds.
+        actor: The worker.
+        randomness: For the jitter of a backoff.
+
+    Raises:
+        LostClaim: The claim is no longer the job's; nothing was written.
+    """
+    current = jobs.get(connection, job.id)
+    if current.claim_no != job.claim_no or current.status != "running":
+        raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
+    if outcome.kind == "done":
+        return _done(connection, current, outcome.values, now, actor)
+    if current.cancel_requested_at is not None or outcome.kind == "cancelled":
+        return jobs.cancel_now(connection, current, now=now, actor=actor)
+    if outcome.kind == "review":
+        return _review(connection, current, outcome.questions, now, actor)
+    if outcome.kind == "effect":
+        return _effect_review(connection, current, outcome, now, actor)
+    if outcome.kind == "released":
+        return jobs.transition(
+            connection,
+            current,
+            "pending",
+            now=now,
+            actor=actor,
+            reason="given back by a draining worker",
+            **_uncounted(current, now),
+        )
+    return _failed(connection, current, outcome, now, actor, randomness)
+
+
+def _uncounted(job: Job, now: int) -> dict[str, Any]:
+    """A start that ended by pausing or draining is not an attempt that failed."""
+    return {"attempts": max(job.attempts - 1, 0), "next_run_at": now}
+
+
+def _done(connection: Connection, job: Job, values: Any, now: int, actor: str) -> Job:
+    result = json_ready(values)
+    reviews.close_all(connection, job.id, now=now)
+    return jobs.transition(
+        connection,
+        job,
+        "done",
+        now=now,
+        actor=actor,
+        reason="finished",
+        result_json=json.dumps(result),
+        result_digest=jobs.loose_digest(result),
+        error_json=None,
+        node=None,
+    )
+
+
+def _review(connection: Connection, job: Job, questions: list[Question], now: int, actor: str) -> Job:
+    opened = reviews.open_all(connection, job, questions, now=now)
+    if any(review.status == "answered" for review in opened):  # answered while the job ran on another answer
+        return jobs.transition(
+            connection, job, "pending", now=now, actor=actor, reason="answered meanwhile", **_uncounted(job, now)
+        )
+    kinds = ", ".join(sorted({question.kind for question in questions}))
+    return jobs.transition(
+        connection, job, "review", now=now, actor=actor, reason=f"waits for a person: {kinds}", **_uncounted(job, now)
+    )
+
+
+def _effect_review(connection: Connection, job: Job, outcome: Outcome, now: int, actor: str) -> Job:
+    unknown = [effect for effect in effects.unsettled(connection, job.id) if _concerns(effect, outcome)]
+    for effect in unknown:
+        if effect.state == "intended":
+            effect = effects.mark_unknown(connection, effect, now=now)
+        why = f"{effect.error}" if effect.error else "it was interrupted between its call and its confirmation"
+        reviews.open_for_effect(connection, job, effect, now=now, why=why)
+    return jobs.transition(
+        connection, job, "review", now=now, actor=actor, reason="an effect's outcome is unknown", **_uncounted(job, now)
+    )
+
+
+def _concerns(effect: Effect, outcome: Outcome) -> bool:
+    return effect.state == "unknown" or effect.key == outcome.effect_key
+
+
+def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor: str, randomness: random.Random) -> Job:
+    verdict, error = outcome.verdict, outcome.error
+    if verdict is None or error is None:
+        raise ValueError("an outcome of kind error needs its error and verdict")
+    what: dict[str, Any] = {
+        "code": getattr(error, "code", "unhandled_exception"),
+        "type": error_chain(error)[0]["type"],
+        "message": str(error)[:4096],
+        "step": job.step,
+        "node": job.node,
+        "attempt": job.attempts,
+        "verdict": verdict.kind,
+        "reason": verdict.reason,
+        "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
+        "chain": error_chain(error),
+    }
+    text = json.dumps(what)
+    connection.execute(
+        insert(evidence).values(job_id=job.id, claim_no=job.claim_no, kind="error", detail_json=text, at=now)
+    )
+    if verdict.kind == "retry" and job.attempts < job.max_attempts:
+        wait = backoff.delay_ms(max(job.attempts - 1, 0), verdict.retry_after_ms, randomness)
+        reason = f"{what['type']}: retry in {wait / 1000:.1f} s ({verdict.reason})"
+        return jobs.transition(
+            connection, job, "retry", now=now, actor=actor, reason=reason, next_run_at=now + wait, error_json=text
+        )
+    if verdict.kind == "review":
+        question = Question("error", f"claim {job.claim_no}", {"question": "Try again?", **what})
+        reviews.open_all(connection, job, [question], now=now)
+        return jobs.transition(
+            connection, job, "review", now=now, actor=actor, reason=f"{what['type']}: {verdict.reason}", error_json=text
+        )
+    reviews.close_all(connection, job.id, now=now)
+    reason = "attempts used up" if verdict.kind == "retry" else verdict.reason
+    return jobs.transition(
+        connection, job, "failed", now=now, actor=actor, reason=f"{what['type']}: {reason}", error_json=text
+    )

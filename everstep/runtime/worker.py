@@ -1,0 +1,300 @@
+"""The worker loop: claim, run, settle; many jobs at once in one process.
+
+Async nodes share the event loop, sync nodes run in threads, the heartbeat is a thread of its own. Waiting jobs hold no
+worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.runtime import RunControl
+from sqlalchemy import Connection, and_, exists, func, or_, select
+
+from everstep import crash
+from everstep.checkpoints import jobs
+from everstep.checkpoints.jobs import Job, LostClaim
+from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.store import Store
+from everstep.errors import StoreUnavailable
+from everstep.graphs.loader import GraphCatalogue
+from everstep.observability import tracing as tracing_module
+from everstep.observability.tracing import Tracing
+from everstep.runtime.heartbeat import Heartbeat, Held
+from everstep.runtime.identity import is_surely_dead, worker_id
+from everstep.runtime.leg import Leg, service_version
+from everstep.runtime.settle import settle
+
+logger = logging.getLogger("everstep.worker")
+
+POLL_S = 0.2
+OUTAGE_BACKOFF_S = 60.0
+WAITING = ("pending", "retry")
+
+Listener = Callable[[str, Job], None]
+
+
+@dataclass
+class _Running:
+    job: Job
+    leg: Leg
+    task: asyncio.Task[None]
+    control: RunControl
+    cancel_requested: bool = False
+    lost: bool = False
+    settling: bool = False
+    check: asyncio.Task[None] | None = None
+
+
+@dataclass
+class _Counts:
+    lost: int = 0
+    settled: int = 0
+    by_status: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class Worker:
+    """Runs jobs of a record.
+
+    Args:
+        store: The record.
+        graphs: The graphs it can run: a catalogue, or graphs by name. Jobs of other graphs are left for other workers.
+        concurrency: Most jobs at once.
+        lease: Seconds a claim lasts without a heartbeat.
+        listener: Called with `claimed`, or the status a job was settled as, and the job.
+        tracing: Where spans go; from the environment when omitted.
+        randomness: Source of the backoffs' jitter.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        graphs: GraphCatalogue | dict[str, Any],
+        *,
+        concurrency: int = 4,
+        lease: float = jobs.DEFAULT_LEASE_MS / 1000,
+        listener: Listener | None = None,
+        tracing: Tracing | None = None,
+        randomness: random.Random | None = None,
+    ) -> None:
+        if concurrency < 1 or lease <= 0:
+            raise ValueError("concurrency must be at least 1, and the lease longer than 0 seconds")
+        self.id = worker_id()
+        self.counts = _Counts()
+        self._store = store
+        self._graphs = graphs if isinstance(graphs, GraphCatalogue) else GraphCatalogue.from_graphs(graphs)
+        self._concurrency = concurrency
+        self._lease_ms = int(lease * 1000)
+        self._listener = listener
+        self._tracing = tracing or tracing_module.from_environment(service_version=service_version())
+        self._randomness = randomness or random.Random()
+        self._running: dict[int, _Running] = {}
+        self._draining = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Run until drained; in the main thread SIGTERM and SIGINT drain, and a second one exits at once."""
+        asyncio.run(self._run_with_signals(until_idle))
+
+    async def run_async(self, *, until_idle: bool = False) -> None:
+        """Claim and run jobs until drained.
+
+        Args:
+            until_idle: Return when no job is left that could run without a person.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        threads = ThreadPoolExecutor(max_workers=max(32, self._concurrency * 8), thread_name_prefix="everstep-node")
+        self._loop.set_default_executor(threads)
+        heartbeat = Heartbeat(self._store, self.id, self._lease_ms, self._on_beat)
+        heartbeat.start()
+        try:
+            while True:
+                claimed = await self._claim()
+                for job in claimed:
+                    self._start(job)
+                if self._draining and not self._running:
+                    return
+                if until_idle and not self._running and not claimed and await self._store.aread(self._is_idle):
+                    return
+                await self._pause(POLL_S)
+        finally:
+            for running in list(self._running.values()):
+                running.task.cancel()
+            await asyncio.gather(*(running.task for running in self._running.values()), return_exceptions=True)
+            await asyncio.to_thread(heartbeat.stop)
+            threads.shutdown(wait=False, cancel_futures=True)
+            self._tracing.shutdown()
+
+    def drain(self) -> None:
+        """Claim nothing more; give every job back at its next step, with the attempt not counted. Thread-safe."""
+        self._draining = True
+        for running in list(self._running.values()):
+            running.control.request_drain("worker is draining")
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _run_with_signals(self, until_idle: bool) -> None:
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_signal, number)
+        await self.run_async(until_idle=until_idle)
+
+    def _on_signal(self, number: int) -> None:
+        if self._draining:
+            os._exit(128 + number)  # as abrupt as SIGKILL, and as safe
+        logger.info("draining: jobs are given back at their next step; a second signal exits at once")
+        self.drain()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        self._wake.clear()
+
+    # ---- claiming
+
+    async def _claim(self) -> list[Job]:
+        free = self._concurrency - len(self._running)
+        if self._draining or free <= 0:
+            return []
+        try:
+            names, now = self._graphs.names(), self._store.clock.now_ms()
+            others = await self._store.aread(self._other_workers)
+            dead = [worker for worker in others if is_surely_dead(worker)]
+            if not dead and not await self._store.aread(lambda connection: self._anything_ready(connection, now)):
+                return []
+            claimed = await self._store.awrite(
+                lambda connection: jobs.claim(
+                    connection,
+                    now=now,
+                    worker=self.id,
+                    lease_ms=self._lease_ms,
+                    limit=free,
+                    dead_workers=dead,
+                    graphs=names,
+                )
+            )
+        except StoreUnavailable as error:
+            logger.error("%s; claiming stops for %.0f s", error, OUTAGE_BACKOFF_S)
+            await self._pause(OUTAGE_BACKOFF_S)
+            return []
+        if claimed:
+            crash.point("job.claimed")
+        return claimed
+
+    def _other_workers(self, connection: Connection) -> list[str]:
+        held = select(agent_jobs.c.leased_by).where(agent_jobs.c.status == "running", agent_jobs.c.leased_by != self.id)
+        return [str(row[0]) for row in connection.execute(held.distinct())]
+
+    def _mine(self) -> Any:
+        return agent_jobs.c.graph.in_(self._graphs.names())
+
+    def _anything_ready(self, connection: Connection, now: int) -> bool:
+        ready = or_(
+            and_(agent_jobs.c.status.in_(WAITING), agent_jobs.c.next_run_at <= now),
+            and_(agent_jobs.c.status == "running", agent_jobs.c.lease_until <= now),
+        )
+        return bool(connection.execute(select(exists().where(self._mine(), ready))).scalar_one())
+
+    def _is_idle(self, connection: Connection) -> bool:
+        could_run = and_(self._mine(), agent_jobs.c.status.in_((*WAITING, "running")))
+        return connection.execute(select(func.count()).where(could_run)).scalar_one() == 0
+
+    # ---- running
+
+    def _start(self, job: Job) -> None:
+        control = RunControl()
+        leg = Leg(self._store, self._graphs, self._tracing, job, worker=self.id, control=control)
+        task = asyncio.create_task(self._run_job(job, leg), name=f"job {job.public_id}")
+        self._running[job.id] = _Running(job, leg, task, control)
+        self._tell("claimed", job)
+
+    async def _run_job(self, job: Job, leg: Leg) -> None:
+        try:
+            async with self._settled(job, leg):
+                await leg.run()
+        except LostClaim as lost:
+            self.counts.lost += 1
+            logger.warning("job %s was taken over; this run's late writes change nothing (%s)", job.public_id, lost)
+        except Exception:
+            logger.exception("job %s: the leg could not be settled; its lease will expire", job.public_id)
+        finally:
+            leg.abandon()
+            self._running.pop(job.id, None)
+            self._wake.set()
+
+    @contextlib.asynccontextmanager
+    async def _settled(self, job: Job, leg: Leg) -> AsyncGenerator[None]:
+        """Settle the job by what the leg came to, however it ended."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            running = self._running.get(job.id)
+            if running is not None and running.lost:
+                raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim") from None
+            if running is None or not running.cancel_requested:
+                raise
+            leg.cancelled()
+        if (running := self._running.get(job.id)) is not None:
+            running.settling = True
+        crash.point("job.before_settle")
+        outcome = leg.outcome()
+        settled = await self._store.awrite(
+            lambda connection: settle(
+                connection,
+                job,
+                outcome,
+                now=self._store.clock.now_ms(),
+                actor=self.id,
+                randomness=self._randomness,
+            )
+        )
+        crash.point("job.settled")
+        leg.close(settled)
+        self.counts.settled += 1
+        self.counts.by_status[settled.status] = self.counts.by_status.get(settled.status, 0) + 1
+        self._tell(settled.status, settled)
+
+    def _on_beat(self, held: Held) -> None:
+        """On the heartbeat's thread: stop runs whose claim is lost or whose cancellation was requested."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._apply_beat, held)
+
+    def _apply_beat(self, held: Held) -> None:
+        for job_id, running in list(self._running.items()):
+            claim_no, cancel_requested = held.get(job_id, (None, False))
+            if running.settling or running.cancel_requested or running.lost:
+                continue
+            if claim_no == running.job.claim_no:
+                running.cancel_requested = cancel_requested
+                if cancel_requested:
+                    running.task.cancel()
+            else:
+                # Not held at that beat: lost, or claimed after it. The record tells which.
+                running.check = asyncio.get_running_loop().create_task(self._stop_if_lost(running))
+
+    async def _stop_if_lost(self, running: _Running) -> None:
+        job = running.job
+        try:
+            await self._store.aread(lambda connection: jobs.fence(connection, job.id, job.claim_no))
+        except LostClaim as lost:
+            running.leg.lost(lost)
+            if not running.settling:
+                running.lost = True
+                running.task.cancel()
+
+    def _tell(self, event: str, job: Job) -> None:
+        if self._listener is not None:
+            self._listener(event, job)
