@@ -30,8 +30,8 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Describe an exception; one whose text cannot be had is described without it."""
-        name = type(error).__qualname__
-        module = type(error).__module__
+        kind = type(error)
+        name = kind.__name__
         try:
             message = str(error)
         except Exception:
@@ -41,7 +41,7 @@ class Failure:
         except Exception:
             stack = ""
         return cls(
-            kind=name if module == "builtins" else f"{module}.{name}",
+            kind=name if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
             message=bounded(message, STATUS_LIMIT),
             description=bounded(f"{name}: {message}" if message else name, STATUS_LIMIT),
             stack=bounded(stack, STACK_LIMIT),

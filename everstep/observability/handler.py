@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -56,7 +56,7 @@ class SpanHandler(GraphCallbackHandler):
         self._failed_attempts: dict[str, Frame] = {}
         self._checkpoints: dict[str, _Checkpoint] = {}
 
-    # ---- what others tell or ask ------------------------------------------------------------------------------------
+    # ---- what others tell or ask
 
     def committed(self, checkpoint_id: str, checkpoint_ns: str) -> None:
         """Note the newest checkpoint of a graph or subgraph."""
@@ -76,7 +76,7 @@ class SpanHandler(GraphCallbackHandler):
         else:
             self._stop(frame, error)
 
-    # ---- nodes -------------------------------------------------------------------------------------------------------
+    # ---- nodes
 
     @harmless
     def on_chain_start(
@@ -91,10 +91,10 @@ class SpanHandler(GraphCallbackHandler):
         **kwargs: Any,
     ) -> None:
         parent = self.frame_of(parent_run_id)
-        if not any(tag.startswith(_STEP_TAG) for tag in tags or ()):
+        told = metadata or {}
+        if not _is_attempt(parent, tags or (), told, kwargs.get("name")):
             self._runs[run_id] = parent
             return
-        told = metadata or {}
         step, node = told.get("langgraph_step"), str(told.get("langgraph_node"))
         namespace = str(told.get("langgraph_checkpoint_ns", ""))
         attempt = self._count_attempt(namespace)
@@ -169,7 +169,7 @@ class SpanHandler(GraphCallbackHandler):
             self._attempts.pop(namespace, None)
         self._checkpoints.pop(namespace, None)
 
-    # ---- models ------------------------------------------------------------------------------------------------------
+    # ---- models
 
     @harmless
     def on_chat_model_start(
@@ -254,7 +254,7 @@ class SpanHandler(GraphCallbackHandler):
             attributes[names.OUTPUT_MESSAGES] = content.answer(response, model_call.finish_reason(response))
         return attributes
 
-    # ---- tools and retrievers ----------------------------------------------------------------------------------------
+    # ---- tools and retrievers
 
     @harmless
     def on_tool_start(
@@ -318,7 +318,7 @@ class SpanHandler(GraphCallbackHandler):
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         self._runs.pop(run_id, None)
 
-    # ---- pauses ------------------------------------------------------------------------------------------------------
+    # ---- pauses
 
     @harmless
     def on_interrupt(self, event: GraphInterruptEvent) -> None:
@@ -335,7 +335,7 @@ class SpanHandler(GraphCallbackHandler):
     def _set_checkpoint(self, key: str, metadata_key: str, checkpoint_id: str) -> None:
         self._spans.root.set({key: checkpoint_id, names.observation_metadata(metadata_key): checkpoint_id})
 
-    # ---- ends --------------------------------------------------------------------------------------------------------
+    # ---- ends
 
     def _fail(self, frame: Frame, error: BaseException) -> None:
         resume = {
@@ -358,3 +358,15 @@ class SpanHandler(GraphCallbackHandler):
             asked = [{"id": getattr(one, "id", None), "value": getattr(one, "value", None)} for one in interrupts]
             attributes[names.OBSERVATION_OUTPUT] = content.bounded_json({"interrupts": asked})
         self._spans.end(frame, attributes)
+
+
+def _is_attempt(parent: Frame, tags: Sequence[str], metadata: Mapping[str, Any], name: object) -> bool:
+    """Whether a run is an attempt at a node.
+
+    LangGraph tags those of a graph's nodes; a task of the functional API is known by a checkpoint namespace of its own.
+    """
+    if any(tag.startswith(_STEP_TAG) for tag in tags):
+        return True
+    namespace = metadata.get("langgraph_checkpoint_ns")
+    is_own = namespace is not None and namespace != parent.place.get(names.CHECKPOINT_NS)
+    return is_own and name == metadata.get("langgraph_node")

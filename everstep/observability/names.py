@@ -11,7 +11,7 @@ from typing import Final
 
 SCOPE: Final = "everstep"
 
-# ---- span names ------------------------------------------------------------------------------------------------------
+# ---- span names
 
 
 def leg_span(graph: str) -> str:
@@ -39,7 +39,7 @@ def effect_span(effect: str) -> str:
     return f"effect {effect}"
 
 
-# ---- who and where: on every span of a leg ---------------------------------------------------------------------------
+# ---- who and where: on every span of a leg
 
 SESSION_ID: Final = "session.id"
 USER_ID: Final = "user.id"
@@ -53,7 +53,7 @@ TRACE_METADATA_LEG: Final = "langfuse.trace.metadata.leg"
 TRACE_METADATA_THREAD_ID: Final = "langfuse.trace.metadata.thread_id"
 TRACE_METADATA_PREVIOUS_TRACE_ID: Final = "langfuse.trace.metadata.previous_trace_id"
 
-# ---- the leg ---------------------------------------------------------------------------------------------------------
+# ---- the leg
 
 WORKER: Final = "everstep.worker.id"
 ATTEMPTS: Final = "everstep.attempts"
@@ -64,7 +64,7 @@ INTERRUPT_CHECKPOINT_ID: Final = "everstep.interrupt.checkpoint.id"
 LINK_KIND: Final = "everstep.link.kind"
 LINK_PREVIOUS_LEG: Final = "previous_leg"
 
-# ---- steps and effects -----------------------------------------------------------------------------------------------
+# ---- steps and effects
 
 STEP: Final = "everstep.step"
 NODE: Final = "everstep.node"
@@ -76,7 +76,7 @@ EFFECT_NAME: Final = "everstep.effect.name"
 EFFECT_STATE: Final = "everstep.effect.state"
 EFFECT_KEY_DIGEST: Final = "everstep.effect.key_digest"
 
-# ---- failures --------------------------------------------------------------------------------------------------------
+# ---- failures
 
 ERROR_TYPE: Final = "error.type"
 EXCEPTION_EVENT: Final = "exception"
@@ -84,7 +84,7 @@ EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 
-# ---- models and tools (GenAI conventions) ----------------------------------------------------------------------------
+# ---- models and tools (GenAI conventions)
 
 OPERATION: Final = "gen_ai.operation.name"
 AGENT_NAME: Final = "gen_ai.agent.name"
@@ -129,7 +129,7 @@ PROVIDERS: Final[dict[str, str]] = {
 }
 """LangChain's provider name to the convention's, where the two differ."""
 
-# ---- what Langfuse reads besides -------------------------------------------------------------------------------------
+# ---- what Langfuse reads besides
 
 OBSERVATION_TYPE: Final = "langfuse.observation.type"
 OBSERVATION_LEVEL: Final = "langfuse.observation.level"

@@ -103,7 +103,7 @@ class TracedLeg(Leg):
             if frame is not None and before is not None:
                 ambient.leave(frame.span, before)
 
-    # ---- the root span -----------------------------------------------------------------------------------------------
+    # ---- the root span
 
     @harmless
     def _start(self) -> None:
@@ -172,7 +172,7 @@ class TracedLeg(Leg):
         if self._before is not None:
             ambient.restore(self._before)
 
-    # ---- effects -----------------------------------------------------------------------------------------------------
+    # ---- effects
 
     def _start_effect(self, name: str, key_digest: str) -> Frame | None:
         opened: list[Frame] = []

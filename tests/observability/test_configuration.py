@@ -1,0 +1,158 @@
+"""Which environment switches tracing on, and that an unconfigured process pays and hears nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+from opentelemetry import trace
+
+from everstep.observability import tracing
+from everstep.observability.destinations import LangfuseDestination, OtlpDestination, from_environment
+
+LANGFUSE = {
+    "LANGFUSE_PUBLIC_KEY": "pk-1",
+    "LANGFUSE_SECRET_KEY": "sk-secret",
+    "LANGFUSE_HOST": "https://langfuse.example",
+}
+COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+TO_COLLECTOR = OtlpDestination("http://collector:4318")
+TO_LANGFUSE = LangfuseDestination(
+    "https://langfuse.example", "https://langfuse.example/api/public/otel/v1/traces", "pk-1", "sk-secret"
+)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, []),
+        (COLLECTOR, [TO_COLLECTOR]),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "  "}, []),
+        (
+            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://u:p@traces:4318/x?k=v"},
+            [OtlpDestination("https://traces:4318")],
+        ),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, [OtlpDestination("http://localhost:4318")]),
+        ({**COLLECTOR, "OTEL_TRACES_EXPORTER": "console"}, []),
+        ({**COLLECTOR, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, [TO_COLLECTOR]),
+        (LANGFUSE, [TO_LANGFUSE]),
+        ({**COLLECTOR, **LANGFUSE}, [TO_COLLECTOR, TO_LANGFUSE]),
+        ({**COLLECTOR, **LANGFUSE, "OTEL_TRACES_EXPORTER": "none"}, []),
+        ({**COLLECTOR, **LANGFUSE, "OTEL_SDK_DISABLED": "TRUE"}, []),
+        ({**COLLECTOR, **LANGFUSE, "LANGFUSE_TRACING_ENABLED": "False"}, [TO_COLLECTOR]),
+        ({"LANGFUSE_HOST": "https://langfuse.example"}, []),
+    ],
+)
+def test_the_environment_decides_where_traces_go(monkeypatch, caplog, environment, expected):
+    """Each combination of variables gives exactly its destinations, without a word in the log."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert from_environment() == expected
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({**COLLECTOR, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "the protocol grpc is not supported"),
+        ({"LANGFUSE_PUBLIC_KEY": "pk-1", "LANGFUSE_SECRET_KEY": "sk-secret"}, "set LANGFUSE_HOST as well"),
+        ({"LANGFUSE_PUBLIC_KEY": "pk-1", "LANGFUSE_HOST": "https://x"}, "set LANGFUSE_SECRET_KEY as well"),
+    ],
+)
+def test_half_a_configuration_is_explained(monkeypatch, caplog, environment, told):
+    """What cannot be used is named with what to set, nothing is sent, and no key is in the log."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert not tracing.from_environment(service_version="1.2.3").is_enabled()
+    assert [entry.levelname for entry in caplog.records] == ["WARNING"]
+    assert told in caplog.text
+    assert "sk-secret" not in caplog.text
+
+
+def test_an_unusable_setting_switches_tracing_off_not_the_worker(monkeypatch, caplog):
+    """A certificate provider that does not exist leaves a warning and a process that runs untraced."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "no-such-provider")
+    with caplog.at_level(logging.WARNING):
+        tracer = tracing.from_environment(service_version="1.2.3")
+    assert not tracer.is_enabled()
+    assert "Traces are off" in caplog.text
+
+
+def test_keys_are_not_in_the_destinations_text():
+    """A destination that is printed or logged shows no key."""
+    assert "sk-secret" not in repr(TO_LANGFUSE)
+
+
+def test_switched_off_nothing_is_attached_and_nothing_starts(caplog):
+    """Unconfigured, a leg has no callbacks, flush and shutdown return at once, and no thread was started."""
+    threads = threading.active_count()
+    tracer = tracing.from_environment(service_version="1.2.3")
+    with tracer.leg(job_id="j", leg=1, graph="g", thread_id="t", worker="w", attempts=1) as leg:
+        assert leg.callbacks == []
+        leg.committed("checkpoint-1")
+        with leg.effect("mail.send", "digest") as span:
+            span.state = "confirmed"
+        leg.outcome("failed", error=ValueError("x"))
+    assert tracer.is_enabled() is False
+    assert tracer.flush() is True
+    tracer.shutdown()
+    assert tracer.dropped_spans() == 0
+    assert threading.active_count() == threads
+    assert caplog.records == []
+
+
+def test_switched_off_opentelemetry_and_langchain_are_not_even_imported():
+    """Importing the module, asking the environment and naming a trace loads neither OpenTelemetry nor LangChain."""
+    program = textwrap.dedent("""
+        import sys
+        from everstep.observability import tracing
+        tracing.from_environment(service_version="1")
+        tracing.trace_id("job", 1)
+        heavy = ("opentelemetry", "langchain_core", "langgraph", "requests", "google")
+        print([name for name in sys.modules if name.split(".")[0] in heavy])
+    """)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "LANGFUSE_"))}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.strip() == "[]"
+
+
+def test_the_process_wide_provider_and_langsmith_are_left_alone(monkeypatch):
+    """Our tracing sets neither OpenTelemetry's global provider nor any variable of LangSmith."""
+    before = trace.get_tracer_provider()
+    variables = {name: value for name, value in os.environ.items() if name.startswith(("LANGSMITH", "LANGCHAIN"))}
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    tracer = tracing.from_environment(service_version="1.2.3")
+    assert tracer.is_enabled()
+    assert trace.get_tracer_provider() is before
+    assert variables == {
+        name: value for name, value in os.environ.items() if name.startswith(("LANGSMITH", "LANGCHAIN"))
+    }
+    tracer.shutdown()
+
+
+def test_the_service_can_be_renamed_by_the_standard_variables(start_receiver, monkeypatch):
+    """`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and Langfuse's environment and release end up on the resource."""
+    receiver = start_receiver()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "nightly-agents")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=green")
+    monkeypatch.setenv("LANGFUSE_TRACING_ENVIRONMENT", "staging")
+    monkeypatch.setenv("LANGFUSE_RELEASE", "r-9")
+    tracer = tracing.from_environment(service_version="1.2.3")
+    with tracer.leg(job_id="j", leg=1, graph="g", thread_id="t", worker="w", attempts=1) as leg:
+        leg.outcome("done")
+    tracer.shutdown()
+    resource = receiver.spans[0]["resource"]
+    assert resource["service.name"] == "nightly-agents"
+    assert resource["service.version"] == "1.2.3"
+    assert resource["team"] == "green"
+    assert resource["deployment.environment.name"] == "staging"
+    assert resource["langfuse.release"] == "r-9"
