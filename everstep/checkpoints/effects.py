@@ -9,16 +9,25 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
 from everstep.checkpoints import jobs
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import effects as table
 
-_serializer = JsonPlusSerializer()
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+
+@cache
+def _serializer() -> SerializerProtocol:
+    """LangGraph's serializer; it takes half a second to import, which listing jobs need not wait for."""
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    return JsonPlusSerializer()
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Effect:
             return None
         if self.result_type == "json":
             return json.loads(self.result)
-        return _serializer.loads_typed((self.result_type, base64.b64decode(self.result)))
+        return _serializer().loads_typed((self.result_type, base64.b64decode(self.result)))
 
 
 def encode_result(value: Any) -> tuple[str, str]:
@@ -62,7 +71,7 @@ def encode_result(value: Any) -> tuple[str, str]:
             return "json", text
     except (TypeError, ValueError):
         pass
-    kind, data = _serializer.dumps_typed(value)
+    kind, data = _serializer().dumps_typed(value)
     return kind, base64.b64encode(data).decode()
 
 

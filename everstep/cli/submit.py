@@ -51,10 +51,11 @@ def submit(
     as_json: bool,
 ) -> int:
     """Add a job: one run of GRAPH. The same graph and input give the same job, however often they are submitted."""
-    from everstep.graphs.loader import GraphCatalogue
+    from everstep.graphs.configuration import read_configuration, require_name
 
     value = read_input(given)
-    GraphCatalogue.from_config(config_path).require(graph)
+    configuration = read_configuration(config_path)
+    require_name(graph, list(configuration.graphs), configuration.path)
     with opened(store_url) as store:
         job, created = store.enqueue(
             graph,

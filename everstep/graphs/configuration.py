@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from everstep.errors import ConfigInvalid
+from everstep.errors import ConfigInvalid, GraphNotFound
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +105,31 @@ def read_configuration(path: str | Path) -> Configuration:
         environment=environment,
         environment_file=environment_file,
         unused_fields=tuple(sorted(OTHER_FIELDS & content.keys())),
+    )
+
+
+def require_name(name: str, names: Sequence[str], path: Path | None) -> None:
+    """Refuse the name of a graph that is not there.
+
+    Args:
+        name: The name that was asked for.
+        names: The names there are.
+        path: The file they stand in, if any.
+
+    Raises:
+        GraphNotFound: Lists the names there are and the closest ones.
+    """
+    if name in names:
+        return
+    close = get_close_matches(name, names, 3)
+    guess = f"Did you mean {' or '.join(close)}? " if close else ""
+    place = f" (in {path})" if path else ""
+    raise GraphNotFound(
+        f"There is no graph {name!r}.",
+        next_step=f"{guess}Known graphs: {', '.join(names) or 'none'}{place}.",
+        graph=name,
+        known=list(names),
+        close=close,
     )
 
 

@@ -12,7 +12,6 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,8 +20,8 @@ from dotenv import dotenv_values
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from everstep.errors import EverstepError, GraphLoadFailed, GraphNotFound
-from everstep.graphs.configuration import Configuration, read_configuration
+from everstep.errors import EverstepError, GraphLoadFailed
+from everstep.graphs.configuration import Configuration, read_configuration, require_name
 from everstep.graphs.fingerprint import fingerprint
 from everstep.graphs.importing import import_graph, load_failed
 from everstep.graphs.opening import Graph, Purpose, kind_of, open_graph
@@ -115,19 +114,7 @@ class GraphCatalogue:
         Raises:
             GraphNotFound: Lists the names there are and the closest ones.
         """
-        if self.exists(name):
-            return
-        names = self.names()
-        close = get_close_matches(name, names, 3)
-        guess = f"Did you mean {' or '.join(close)}? " if close else ""
-        place = f" (in {self.configuration.path})" if self.configuration else ""
-        raise GraphNotFound(
-            f"There is no graph {name!r}.",
-            next_step=f"{guess}Known graphs: {', '.join(names) or 'none'}{place}.",
-            graph=name,
-            known=names,
-            close=close,
-        )
+        require_name(name, self.names(), self.configuration.path if self.configuration else None)
 
     def describe(self, name: str) -> GraphDescription:
         """What is known of a graph without importing it.
