@@ -1,22 +1,18 @@
 """The operations the repository agent can carry out on a file: text in, text out, the same program afterwards.
 
-Each operation is a pure function that reaches a fixed point in one application, so applying it again after a crash changes nothing. None of
-them may alter what the code means; `same_meaning` is the proof, and the agent refuses an edit that does not pass it.
+Each operation is a pure function that reaches a fixed point in one application, so applying it again after a crash
+changes nothing. None may alter what a file means; `everstep.graphs.same_code` is the proof, and no edit without it is
+kept.
 """
 
 from __future__ import annotations
 
-import ast
 import io
-import json
 import re
 import tokenize
-import tomllib
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 PYTHON = frozenset({".py", ".pyi"})
 PLAIN = PYTHON | {".cfg", ".ini", ".json", ".rst", ".toml"}
@@ -24,7 +20,9 @@ PLAIN = PYTHON | {".cfg", ".ini", ".json", ".rst", ".toml"}
 _GENERATED = re.compile(r"@generated|\bdo not edit\b", re.IGNORECASE)
 _GENERATED_WITHIN = 1000
 _ENCODING = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
-_ENCODING_ONLY = re.compile(r"#[ \t]*(?:-\*-[ \t]*)?(?:en)?coding[:=][ \t]*utf[-_]?8[ \t]*(?:-\*-)?[ \t]*", re.IGNORECASE)
+_ENCODING_ONLY = re.compile(
+    r"#[ \t]*(?:-\*-[ \t]*)?(?:en)?coding[:=][ \t]*utf[-_]?8[ \t]*(?:-\*-)?[ \t]*", re.IGNORECASE
+)
 _LICENSE_TAG = "SPDX-License-Identifier:"
 _SIMPLE_STRING = re.compile(r"(?P<prefix>[rbuRBU]{0,2})'(?P<body>[^'\"\\\n]*)'")
 _STRING_OPENS = {"FSTRING_START", "TSTRING_START"}
@@ -84,39 +82,6 @@ class Operation:
             raise CannotRewrite("it has bare carriage returns, so its lines are unclear")
         mark, text = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
         return (mark + self.change(PurePosixPath(path).suffix, text, license_id)).encode()
-
-
-def same_meaning(path: str, before: bytes, after: bytes) -> bool:
-    """Whether two versions of a file provably mean the same to a machine.
-
-    Python files must parse to equal syntax trees and compile; JSON and TOML files must hold equal data; a file that cannot be read so
-    proves nothing. Other kinds are prose to a program and always pass.
-    """
-    read = _READERS.get(PurePosixPath(path).suffix)
-    if read is None:
-        return True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return read(before) == read(after)
-        except (SyntaxError, ValueError):
-            return False
-
-
-def _syntax(source: bytes) -> str:
-    compile(source, "<file>", "exec", dont_inherit=True)
-    return ast.dump(ast.parse(source))
-
-
-def _json(data: bytes) -> Any:
-    return json.loads(data, object_pairs_hook=list, parse_float=str, parse_int=str)
-
-
-def _toml(data: bytes) -> Any:
-    return tomllib.loads(data.decode())
-
-
-_READERS: dict[str, Callable[[bytes], Any]] = {".py": _syntax, ".pyi": _syntax, ".json": _json, ".toml": _toml}
 
 
 def _lines(text: str) -> list[str]:
@@ -204,7 +169,7 @@ OPERATIONS: dict[str, Operation] = {
     for operation in (
         Operation(
             "tidy-whitespace",
-            "strips trailing white space and blank lines at the end of a file, ends files with one newline and turns CRLF into LF",
+            "strips white space at the end of lines and files, ends files with a newline, turns CRLF into LF",
             "Tidy white space",
             PLAIN,
             _tidy_whitespace,

@@ -1,6 +1,7 @@
 """What a conversation with the repository tools has come to, read from its messages.
 
-The messages are the one account of the job: the offline policy decides from it, and the tools mend a lost working copy from it.
+The messages are the one account of the job: the offline policy decides from it, and the tools mend a lost working
+copy from it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def waiting(messages: Sequence[BaseMessage]) -> list[ToolCall]:
 
 def listed(calls: Sequence[Call]) -> list[str]:
     """The files the job is about: what the tool that lists them named last."""
-    return next((call.answer.get("files", []) for call in reversed(calls) if call.name == "list_files" and call.error is None), [])
+    for call in reversed(calls):
+        if call.name == "list_files" and call.error is None:
+            return list(call.answer.get("files", ()))
+    return []
 
 
 def edited(calls: Sequence[Call]) -> list[str]:

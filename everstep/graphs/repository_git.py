@@ -1,6 +1,7 @@
 """Git as a subprocess: one way to call it, and its words turned into errors with a type.
 
-Git tells what went wrong in text only. This is the one place that reads that text (under `LC_ALL=C`), so that the runtime can go by type.
+Git tells what went wrong in text only. This is the one place that reads that text (under `LC_ALL=C`), so that the
+runtime can go by type.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ LOCAL_TIMEOUT = 120.0
 REMOTE_TIMEOUT = 600.0
 """Seconds a command that talks to the remote may take."""
 
-# Whatever the surrounding process or the user's configuration says, jobs run the same way everywhere: no hooks, no prompts, no signing,
-# no background maintenance.
+# Whatever the surrounding process or the user's configuration says, jobs run the same way everywhere: no hooks, no
+# prompts, no signing, no background maintenance.
 _SETTINGS = (
     f"core.hooksPath={os.devnull}",
     "core.autocrlf=false",
@@ -50,9 +51,9 @@ _FOREIGN = (
     "GIT_WORK_TREE",
 )
 _ABSENT = re.compile(
-    r"does not appear to be a git repository|repository '.*' not found|repository not found|does not exist|no such file or directory"
-    r"|couldn't find remote ref|not found in upstream|project you were looking for could not be found|transport '.*' not allowed"
-    r"|unable to find remote helper",
+    r"does not appear to be a git repository|repository '.*' not found|repository not found|does not exist"
+    r"|no such file or directory|couldn't find remote ref|not found in upstream|could not be found"
+    r"|transport '.*' not allowed|unable to find remote helper",
     re.IGNORECASE,
 )
 _DENIED = re.compile(
@@ -61,8 +62,9 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _UNREACHABLE = re.compile(
-    r"could not resolve|couldn't resolve|connection (?:refused|reset|timed out|closed)|timed out|failed to connect|couldn't connect"
-    r"|network is unreachable|no route to host|the remote end hung up|early eof|unexpected disconnect|returned error: (?:429|5\d\d)|temporary failure",
+    r"could not resolve|couldn't resolve|connection (?:refused|reset|timed out|closed)|timed out|failed to connect"
+    r"|couldn't connect|network is unreachable|no route to host|the remote end hung up|early eof|unexpected disconnect"
+    r"|returned error: (?:429|5\d\d)|temporary failure",
     re.IGNORECASE,
 )
 _SCP_LIKE = re.compile(r"(?:[\w.-]+@)?[\w.-]+:(?!//)")
@@ -92,7 +94,9 @@ def git(
         RemoteUnavailable: The remote could not be reached or took too long.
         GitFailed: Anything else.
     """
-    return run(*arguments, cwd=cwd, environment=environment, stdin=stdin, timeout=timeout, accept=accept).decode(errors="surrogateescape")
+    return run(*arguments, cwd=cwd, environment=environment, stdin=stdin, timeout=timeout, accept=accept).decode(
+        errors="surrogateescape"
+    )
 
 
 def run(
@@ -112,30 +116,42 @@ def run(
             command, cwd=cwd, env=variables, stdin=-1, stdout=-1, stderr=-1, start_new_session=True
         )
     except FileNotFoundError as error:
-        raise GitFailed(f"git could not be started: {error.strerror}", next_step="Install git and put it on the PATH.") from error
+        raise GitFailed(
+            f"git could not be started: {error.strerror}", next_step="Install git and put it on the PATH."
+        ) from error
     try:
         output, complaint = process.communicate(stdin, timeout)
     except BaseException as error:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
-            raise RemoteUnavailable(f"git {arguments[0]} took longer than {timeout:g} s", next_step="Look at the remote and the network.") from error
+            raise RemoteUnavailable(
+                f"git {arguments[0]} took longer than {timeout:g} s", next_step="Look at the remote and the network."
+            ) from error
         raise
     if process.returncode in accept:
         return output
-    raise _explain(arguments[0], process.returncode, complaint.decode(errors="replace") or output.decode(errors="replace"))
+    raise _explain(
+        arguments[0], process.returncode, complaint.decode(errors="replace") or output.decode(errors="replace")
+    )
 
 
 def _explain(command: str, exit_code: int, complaint: str) -> EverstepError:
-    words = " ".join(line.removeprefix("fatal: ").removeprefix("error: ") for line in complaint.split("\n") if line.strip())[:600]
+    words = " ".join(
+        line.removeprefix("fatal: ").removeprefix("error: ") for line in complaint.split("\n") if line.strip()
+    )[:600]
     message = f"git {command} said: {words}"
     if _DENIED.search(words):
-        return RemoteDenied(message, next_step="Give git the credentials it needs (credential helper, ssh agent), then retry the job.")
+        return RemoteDenied(
+            message, next_step="Give git the credentials it needs (credential helper, ssh agent), then retry the job."
+        )
     if _UNREACHABLE.search(words):
         return RemoteUnavailable(message, next_step="It is tried again later; look at the network if it lasts.")
     if _ABSENT.search(words):
         return RepositoryInvalid(message, next_step="Check the repository's address and the branch.")
-    return GitFailed(f"{message} (exit code {exit_code})", next_step="Run the command by hand in the working folder to see more.")
+    return GitFailed(
+        f"{message} (exit code {exit_code})", next_step="Run the command by hand in the working folder to see more."
+    )
 
 
 def address(repository: str) -> str:
@@ -148,7 +164,8 @@ def address(repository: str) -> str:
         raise RepositoryInvalid(f"{repository!r} is no address of a repository", next_step="Give a path or a URL.")
     if re.match(r"https?://[^/]*@", repository):
         raise RepositoryInvalid(
-            "the repository's address holds a user name or password", next_step="Leave them out and let git's credential helper supply them."
+            "the repository's address holds a user name or password",
+            next_step="Leave them out and let git's credential helper supply them.",
         )
     if "://" in repository:
         return repository
@@ -169,13 +186,19 @@ def tip(remote: str, branch: str) -> str:
     try:
         git("check-ref-format", f"refs/heads/{branch}")
     except (GitFailed, ValueError) as error:
-        raise RepositoryInvalid(f"{branch!r} is no name of a branch", next_step="Give the short name, such as main.") from error
+        raise RepositoryInvalid(
+            f"{branch!r} is no name of a branch", next_step="Give the short name, such as main."
+        ) from error
     found = git("ls-remote", "--", remote, f"refs/heads/{branch}", timeout=REMOTE_TIMEOUT)
     for line in found.splitlines():
         commit, _, reference = line.partition("\t")
         if reference == f"refs/heads/{branch}":
             return commit
-    raise RepositoryInvalid(f"the repository {remote} has no branch {branch}", next_step="Check the branch; an empty repository has none.", branch=branch)
+    raise RepositoryInvalid(
+        f"the repository {remote} has no branch {branch}",
+        next_step="Check the branch; an empty repository has none.",
+        branch=branch,
+    )
 
 
 def push(folder: Path, remote: str, branch: str, base: str, commit: str) -> None:
@@ -200,10 +223,18 @@ def push(folder: Path, remote: str, branch: str, base: str, commit: str) -> None
     refusal = next((line.split("\t")[-1] for line in told.splitlines() if line.startswith("!")), None)
     if refusal is None:
         if "Done" not in told:
-            raise GitFailed(f"git push did not say that it is done: {told.strip()!r}", next_step="Look at the branch on the remote.")
+            raise GitFailed(
+                f"git push did not say that it is done: {told.strip()!r}", next_step="Look at the branch on the remote."
+            )
         return
     if "remote rejected" in refusal or "remote failure" in refusal:
-        raise RemoteDenied(f"the remote refused the push to {branch}: {refusal}", next_step="Allow the push, then retry the job.", branch=branch)
+        raise RemoteDenied(
+            f"the remote refused the push to {branch}: {refusal}",
+            next_step="Allow the push, then retry the job.",
+            branch=branch,
+        )
     raise BranchMoved(
-        f"{branch} no longer points at {base[:12]}: {refusal}", next_step="Submit the operation again, on the new state of the branch.", branch=branch
+        f"{branch} no longer points at {base[:12]}: {refusal}",
+        next_step="Submit the operation again, on the new state of the branch.",
+        branch=branch,
     )

@@ -6,9 +6,10 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Annotated, Any, Literal, Required, TypedDict, cast
 
-from langgraph.graph import MessagesState
+from langchain_core.messages import AnyMessage
+from langgraph.graph.message import add_messages
 
 from everstep.errors import PayloadInvalid
 from everstep.graphs.codemods import OPERATIONS, Operation
@@ -19,7 +20,8 @@ DEFAULT_MAX_FILES = 24
 MOST_FILES = 2000
 """The largest `max_files` a payload may ask for."""
 WORKSPACES = "EVERSTEP_WORKSPACES"
-"""Environment variable: the folder that holds working copies; `everstep/workspaces` in the user's cache folder when not set."""
+"""Environment variable: the folder that holds working copies; `everstep/workspaces` in the user's cache folder when
+not set."""
 
 _LICENSE = re.compile(r"[A-Za-z0-9.+()-]+(?: [A-Za-z0-9.+()-]+)*")
 
@@ -39,9 +41,9 @@ class RepositoryJob(TypedDict, total=False):
         model: `provider:name` of a chat model; by default `EVERSTEP_MODEL`, else the offline policy.
     """
 
-    repository: str
-    branch: str
-    operation: str
+    repository: Required[str]
+    branch: Required[str]
+    operation: Required[str]
     workspace: str | None
     max_files: int
     checks: list[str]
@@ -66,10 +68,11 @@ class RepositoryResult(TypedDict, total=False):
     summary: str
 
 
-class RepositoryState(MessagesState, RepositoryJob, RepositoryResult, total=False):
+class RepositoryState(RepositoryJob, RepositoryResult, total=False):
     """What is kept between the steps.
 
     Attributes:
+        messages: The conversation; the one account of what was done.
         base_commit: The commit the working copy starts from.
         started_at: When the job prepared its working copy, seconds since the Unix epoch; the commit's date.
         verified_tree: The git tree that passed verification; only it can be committed.
@@ -78,8 +81,9 @@ class RepositoryState(MessagesState, RepositoryJob, RepositoryResult, total=Fals
         commit_message: The message the commit was made with.
     """
 
-    base_commit: str
-    started_at: int
+    messages: Required[Annotated[list[AnyMessage], add_messages]]
+    base_commit: Required[str]
+    started_at: Required[int]
     verified_tree: str | None
     approved_tree: str | None
     dropped: list[str]
@@ -105,10 +109,18 @@ def validate(job: RepositoryJob) -> Operation:
     count = given.get("max_files", DEFAULT_MAX_FILES)
     _expect(type(count) is int and 1 <= count <= MOST_FILES, "max_files", f"a whole number from 1 to {MOST_FILES}")
     for name in ("checks", "high_risk_paths"):
-        entries = given.get(name) or []
-        _expect(isinstance(entries, list) and all(isinstance(entry, str) and entry for entry in cast("list[Any]", entries)), name, "a list of texts")
+        entries: Any = given.get(name) or []
+        _expect(
+            isinstance(entries, list) and all(isinstance(entry, str) and entry for entry in cast("list[Any]", entries)),
+            name,
+            "a list of texts",
+        )
     license_id = given.get("license", "")
-    _expect(isinstance(license_id, str) and (not license_id or _LICENSE.fullmatch(license_id) is not None), "license", "an SPDX expression")
+    _expect(
+        isinstance(license_id, str) and (not license_id or _LICENSE.fullmatch(license_id) is not None),
+        "license",
+        "an SPDX expression",
+    )
     assert operation is not None
     _expect(bool(license_id) or not operation.needs_license, "license", f"given, since {operation.name} needs one")
     return operation
@@ -116,7 +128,9 @@ def validate(job: RepositoryJob) -> Operation:
 
 def _expect(holds: bool, field: str, wanted: str) -> None:
     if not holds:
-        raise PayloadInvalid(f"the payload's field {field} must be {wanted}", next_step="See docs/shipped-agent.md.", path=f"$.{field}")
+        raise PayloadInvalid(
+            f"the payload's field {field} must be {wanted}", next_step="See docs/shipped-agent.md.", path=f"$.{field}"
+        )
 
 
 def max_files(job: RepositoryJob) -> int:
@@ -132,7 +146,7 @@ def high_risk_patterns(job: RepositoryJob) -> tuple[str, ...]:
 
 def owner(job: RepositoryJob, thread_id: str) -> str:
     """A digest that tells the job's working copy from others: equal for every attempt of one job, on every machine."""
-    parts = (thread_id, job.get("repository", ""), job.get("branch", ""), job.get("operation", ""))
+    parts = (thread_id, job["repository"], job["branch"], job["operation"])
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
@@ -142,5 +156,5 @@ def workspace(job: RepositoryJob, thread_id: str) -> Path:
         return Path(given).expanduser().absolute()
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     root = Path(os.environ.get(WORKSPACES) or Path(cache) / "everstep" / "workspaces")
-    name = re.sub(r"[^\w.-]+", "-", Path(job.get("repository", "")).name.removesuffix(".git")).strip(".-") or "repository"
+    name = re.sub(r"[^\w.-]+", "-", Path(job["repository"]).name.removesuffix(".git")).strip(".-") or "repository"
     return root.expanduser().absolute() / f"{name}-{owner(job, thread_id)}"

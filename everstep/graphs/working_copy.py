@@ -1,7 +1,8 @@
 """A job's working copy of a repository: made once, mended after a crash, and never trusted beyond its own folder.
 
-What a crash can leave behind is harmless by construction. A half-made clone has another name; a file is replaced in one step; git's index
-is never written, so there is no stale lock; a tree or a commit is an object named by its content, so making it again is making the same.
+What a crash can leave behind is harmless by construction. A half-made clone has another name; a file is replaced in
+one step; git's index is never written, so there is no stale lock; a tree or a commit is an object named by its
+content, so making it again is making the same.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from langchain_core.tools import ToolException
@@ -48,7 +48,7 @@ class WorkingCopy:
         self.branch = branch
 
     def prepare(self, tip: str) -> None:
-        """Have a clean copy of the branch at its tip; what an earlier attempt of the job left behind is used or replaced.
+        """Have a clean copy of the branch at its tip; what a crashed attempt left is used or replaced.
 
         Raises:
             RepositoryInvalid: The folder holds something that is not this job's.
@@ -59,7 +59,7 @@ class WorkingCopy:
 
     def is_at(self, base: str) -> bool:
         """Whether the copy is complete, this job's, and starts from this commit."""
-        return self._setting(_OWNER) == self.owner and self._setting(_BASE) == base
+        return self._settings() == {_OWNER: self.owner, _BASE: base}
 
     def remove(self) -> None:
         """Delete the copy and what crashed attempts to make it left.
@@ -85,14 +85,15 @@ class WorkingCopy:
     def _is_ours(self) -> bool:
         if not self.folder.is_dir():
             return False
-        return not any(self.folder.iterdir()) or self._setting(_OWNER) == self.owner
+        return not any(self.folder.iterdir()) or self._settings().get(_OWNER) == self.owner
 
-    def _setting(self, name: str) -> str | None:
-        # Asking for the file by name, git cannot fall back to a repository that encloses the folder.
-        settings = self.folder / ".git" / "config"
-        if not settings.is_file():
-            return None
-        return git("config", "--file", str(settings), "--get", name, accept=(0, 1)).strip() or None
+    def _settings(self) -> dict[str, str]:
+        # Asked for the file by name, git cannot fall back to a repository that encloses the folder.
+        file = self.folder / ".git" / "config"
+        if not file.is_file():
+            return {}
+        told = git("config", "--file", str(file), "--get-regexp", r"^everstep\.", accept=(0, 1))
+        return dict(line.split(" ", 1) for line in told.splitlines())
 
     def _clone(self, base: str) -> None:
         try:
@@ -106,7 +107,8 @@ class WorkingCopy:
             ) from error
         try:
             git("init", "--quiet", cwd=partial)
-            # The working copy holds the repository's bytes as they are, whatever its attributes say about line ends or filters.
+            # The working copy holds the repository's bytes as they are, whatever its attributes say about line ends
+            # or filters.
             (partial / ".git" / "info" / "attributes").write_text("* -text -filter -ident -working-tree-encoding\n")
             for name, value in ((_OWNER, self.owner), (_BASE, base), ("core.whitespace", "cr-at-eol")):
                 git("config", name, value, cwd=partial)
@@ -132,7 +134,11 @@ class WorkingCopy:
     def files(self, base: str) -> list[str]:
         """Paths of the regular files of a commit: no symbolic links, no submodules, no names that are not Unicode."""
         entries = git("ls-tree", "-r", "-z", "--full-tree", base, cwd=self.folder).split("\0")
-        return [path for kind, _, path in (entry.partition("\t") for entry in entries) if kind.startswith("100") and path.isprintable()]
+        return [
+            path
+            for kind, _, path in (entry.partition("\t") for entry in entries)
+            if kind.startswith("100") and path.isprintable()
+        ]
 
     def read(self, path: str) -> bytes:
         """What a tracked file holds.
@@ -165,7 +171,9 @@ class WorkingCopy:
     def _locate(self, path: str) -> Path:
         parts = path.split("/")
         if not path or path.startswith("/") or "\\" in path or "\0" in path or not {"", ".", ".."}.isdisjoint(parts):
-            raise Refused(f"{path!r} is not a path inside the repository; give it relative to the top, with forward slashes")
+            raise Refused(
+                f"{path!r} is not a path inside the repository; give it relative to the top, with forward slashes"
+            )
         if any(part.lower().rstrip(" .") == ".git" for part in parts):
             raise Refused(f"{path} is git's own; it is not for editing")
         place = self.folder
@@ -191,10 +199,17 @@ class WorkingCopy:
         """Paths that differ between a commit and a tree."""
         return _paths(git("diff", "--name-only", "--no-renames", "-z", base, tree, "--", cwd=self.folder))
 
-    def revert(self, base: str, paths: Iterable[str]) -> None:
-        """Give files the contents they have in a commit."""
-        for path in paths:
-            self.write(path, run("cat-file", "blob", f"{base}:{path}", cwd=self.folder))
+    def original(self, base: str, path: str) -> bytes:
+        """What a file holds in a commit.
+
+        Raises:
+            Refused: As for `read`, or the commit has no such file.
+        """
+        self._locate(path)
+        try:
+            return run("cat-file", "blob", f"{base}:{path}", cwd=self.folder)
+        except EverstepError as error:
+            raise Refused(f"{path} is not tracked by git; only tracked files are edited") from error
 
     def tree(self, base: str) -> str:
         """The git tree of a commit with the copy's changes to tracked files; the object is stored."""
@@ -225,7 +240,9 @@ class WorkingCopy:
             "GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": mail, "GIT_AUTHOR_DATE": date,
             "GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": mail, "GIT_COMMITTER_DATE": date,
         }  # fmt: skip
-        return git("commit-tree", tree, "-p", base, cwd=self.folder, environment=environment, stdin=message.encode()).strip()
+        return git(
+            "commit-tree", tree, "-p", base, cwd=self.folder, environment=environment, stdin=message.encode()
+        ).strip()
 
     def holds(self, digest: str) -> bool:
         """Whether the copy has this git object."""

@@ -1,8 +1,8 @@
 """Which paths are high-risk: changes under them need a person, whatever an agent reports.
 
-Patterns follow the rules people know from `.gitignore`, without negation: a pattern without a slash matches a file or folder of that name
-anywhere; a pattern with one starts at the top of the repository; `*` and `?` stay within a name, `**` crosses folders; a folder that
-matches covers everything in it. Case does not matter.
+Patterns follow the rules people know from `.gitignore`, without negation: a pattern without a slash matches a file or
+folder of that name anywhere; a pattern with one starts at the top of the repository; `*` and `?` stay within a name,
+`**` crosses folders; a folder that matches covers everything in it. Case does not matter.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 AUTHENTICATION = (
-    "auth", "auth.*", "auth_*", "*_auth", "*_auth.*", "authn*", "authz*", "authenticat*", "authoriz*", "oauth*", "login*", "sso", "sso.*", "saml*",
-    "jwt*", "password*", "credential*", "secret", "secrets", "secret.*", "secrets.*", "permission*", "rbac*", "security", "security.*",
+    "auth", "auth.*", "auth_*", "*_auth", "*_auth.*", "authn*", "authz*", "authenticat*", "authoriz*", "oauth*",
+    "login*", "sso", "sso.*", "saml*", "jwt*", "password*", "credential*", "secret", "secrets", "secret.*", "secrets.*",
+    "permission*", "rbac*", "security", "security.*",
 )  # fmt: skip
 BILLING = (
-    "billing*", "payment*", "payout*", "invoic*", "checkout.*", "refund*", "subscription*", "stripe*", "paypal*", "pricing*",
+    "billing*", "payment*", "payout*", "invoic*", "checkout.*", "refund*", "subscription*", "stripe*", "paypal*",
+    "pricing*",
 )  # fmt: skip
 DEPLOYMENT = (
-    ".github/workflows", ".github/actions", ".gitlab-ci.yml", ".circleci", "azure-pipelines*.yml", "jenkinsfile*", "procfile", "dockerfile*", "*.dockerfile",
-    "docker-compose*", "compose.yaml", "compose.yml", "deploy", "deploy.*", "deployment*", "helm", "k8s", "kubernetes", "terraform", "*.tf", "*.tfvars", "ansible",
+    ".github/workflows", ".github/actions", ".gitlab-ci.yml", ".circleci", "azure-pipelines*.yml", "jenkinsfile*",
+    "procfile", "dockerfile*", "*.dockerfile", "docker-compose*", "compose.yaml", "compose.yml", "deploy", "deploy.*",
+    "deployment*", "helm", "k8s", "kubernetes", "terraform", "*.tf", "*.tfvars", "ansible",
 )  # fmt: skip
 
 HIGH_RISK_PATHS: tuple[str, ...] = AUTHENTICATION + BILLING + DEPLOYMENT

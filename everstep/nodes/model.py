@@ -1,7 +1,7 @@
 """Which chat model a node talks to: the one a job or the environment names, or the one the graph brings along.
 
-`provider:name` goes through LangChain's `init_chat_model`, which is the optional extra `models`. Credentials come from where the provider's
-package looks for them (its environment variables), never from a payload.
+`provider:name` goes through LangChain's `init_chat_model`, which is the optional extra `models`. Credentials come
+from where the provider's package looks for them (its environment variables), never from a payload.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _named(name: str) -> BaseChatModel:
     try:
         model = init_chat_model(name)
         fields = cast("dict[str, Any]", type(model).model_fields)
-        # The runtime retries, with one gate a provider for all agents; a second layer of retries below it would multiply the calls.
+        # The runtime retries, with one gate a provider for all agents; a second layer of retries below it would
+        # multiply the calls.
         return init_chat_model(name, max_retries=0) if "max_retries" in fields else model
     except ImportError as error:
         raise ModelUnavailable(
@@ -60,6 +61,6 @@ def _named(name: str) -> BaseChatModel:
     except Exception as error:
         raise ModelUnavailable(
             f"the model {name} cannot be made: {error}",
-            next_step="Name it provider:model, such as openai:gpt-5, and set the provider's credentials in the environment.",
+            next_step="Name it provider:model, such as openai:gpt-5, with its credentials in the environment.",
             model=name,
         ) from error
