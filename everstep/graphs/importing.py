@@ -131,7 +131,8 @@ def _is_file_of(module: ModuleType, file: Path) -> bool:
 
 
 def _no_variable(entry: GraphEntry, value: Any, name: str) -> GraphLoadFailed:
-    public: dict[str, Any] = {key: getattr(value, key, None) for key in dir(value) if not key.startswith("_")}
+    members: dict[str, Any] = getattr(value, "__dict__", {})
+    public = {key: item for key, item in members.items() if not key.startswith("_")}
     graphs = [key for key, item in public.items() if isinstance(item, Pregel | StateGraph)]
     candidates = list(dict.fromkeys([*graphs, *get_close_matches(name, public, 3)]))
     known = f" to one of: {', '.join(candidates)}" if candidates else ", or define it there"

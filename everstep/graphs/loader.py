@@ -20,7 +20,7 @@ from dotenv import dotenv_values
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from everstep.errors import EverstepError, GraphLoadFailed
+from everstep.errors import EverstepError, GraphLoadFailed, GraphNotFound
 from everstep.graphs.configuration import Configuration, read_configuration, require_name
 from everstep.graphs.fingerprint import fingerprint
 from everstep.graphs.importing import import_graph, load_failed
