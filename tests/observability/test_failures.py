@@ -242,10 +242,16 @@ async def test_what_still_runs_when_the_leg_ends_is_marked_as_abandoned(recordin
     """A thread that outlives its run has its span ended with the leg; what it starts later is not recorded."""
     inside, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
+    @tool
+    def crunch(path: str) -> str:
+        """Crunch numbers."""
+        inside.set()
+        go_on.wait(10)
+        return path
+
     def work(state: State) -> Any:
         try:
-            inside.set()
-            go_on.wait(10)
+            crunch.invoke({"path": "a"})
             with tracing.effect("late", "digest"), pytest.raises(PermissionError):
                 push.invoke({"branch": "late"})
             return {"log": []}
@@ -264,7 +270,8 @@ async def test_what_still_runs_when_the_leg_ends_is_marked_as_abandoned(recordin
     go_on.set()
     await asyncio.to_thread(ended.wait, 10)
 
-    assert recording.tree() == "invoke_agent agent\n  step 1 work"
+    assert recording.tree() == "invoke_agent agent\n  step 1 work\n    execute_tool crunch"
+    assert recording.named("execute_tool crunch").attributes["everstep.outcome"] == "abandoned"
 
 
 @pytest.mark.parametrize("outcome", ["released", "done"])
