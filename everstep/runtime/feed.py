@@ -80,7 +80,8 @@ async def standing(
         return Standing("runnable", input=job.payload)
     snapshot = await graph.aget_state(config, subgraphs=True)
     checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
-    if not snapshot.next:
+    # Not `snapshot.next`: that leaves out tasks whose writes are stored but not yet part of a checkpoint.
+    if not snapshot.tasks:
         await _refuse_stranded(graph, config, saver)
         return Standing("finished", values=_output(graph, snapshot.values), checkpoint_id=checkpoint_id)
 
@@ -88,7 +89,7 @@ async def standing(
     answers, questions, blocked = _interrupts(snapshot, reviews, used)
     if questions and not answers and (has_run or blocked >= len(snapshot.next)):
         return Standing("paused", questions=questions, checkpoint_id=checkpoint_id)
-    if not answers and not questions:
+    if not answers and not questions and snapshot.next:
         at = [stop async for stop in _breakpoints(graph, graph, snapshot)]
         if has_run and not at:
             at = [(checkpoint_id, list(snapshot.next))]

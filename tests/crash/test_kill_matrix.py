@@ -1,0 +1,88 @@
+"""Kill a worker with SIGKILL at every crash point it passes, for graphs of every shape; nothing may differ afterwards.
+
+The points are counted up until a run passes fewer, so the matrix is complete: each checkpoint, each write of a task, each effect
+before, in and after its call, each claim and settlement, in the first leg and in those that resume with an answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.checkpoints.reviews import Review
+from everstep.checkpoints.store import Store
+from tests.support.kill_graphs import GRAPHS
+from tests.support.outside import happened
+from tests.support.processes import drive
+
+POINTS = (
+    "job.claimed",
+    "checkpoint.before_put",
+    "checkpoint.after_put",
+    "writes.after_put",
+    "effect.intended",
+    "effect.called",
+    "effect.confirmed",
+    "job.before_settle",
+    "job.settled",
+)
+
+
+def answer(store: Store, review: Review) -> None:
+    """A person: answers questions by their text, and looks at the world to settle an effect."""
+    if review.kind == "effect":
+        world = review.value["arguments"]["world"]
+        line = review.value["arguments"]["line"]
+        if line in happened(world):
+            store.answer(review.public_id, "approve", value=line)
+        else:
+            store.answer(review.public_id, "reject")
+    elif review.kind == "interrupt":
+        store.answer(review.public_id, "respond", value=f"answer to {review.value['question']}")
+    else:
+        store.answer(review.public_id, "approve")
+
+
+def run(folder: Path, graph: str, crash: tuple[int, str] | None) -> tuple[dict[str, Any], int, bool]:
+    """One job from beginning to end; returns what can be seen of it, how many workers ran, and whether one was killed."""
+    folder.mkdir()
+    url, world = f"sqlite:///{folder / 'record.db'}", str(folder / "world")
+    with Store.open(url) as store:
+        store.enqueue(graph, {"world": world})
+    runs, killed = drive(url, graph, answer, crash)
+    with Store.open(url) as store:
+        (job,) = store.jobs()
+        assert job.status == "done", f"{job.status}: {job.error_json}"
+        questions = Counter(json.dumps(r.value) for r in store.reviews(job) if r.kind == "interrupt")
+        seen = {
+            "result": json.loads((job.result_json or "").replace(world, "WORLD")),
+            "world": sorted(happened(world)),
+            "questions": questions,
+            "unsettled": [effect.name for effect in store.effects(job) if effect.state != "confirmed"],
+        }
+    bodies = Counter(happened(world + ".bodies"))
+    assert sum(count - 1 for count in bodies.values()) <= 1, f"a node that had finished ran again: {bodies}"
+    return seen, runs, killed
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_kill_at_any_point_changes_nothing(graph: str, tmp_path: Path) -> None:
+    """Final state, effects and questions equal those of an uninterrupted run, wherever the worker was killed."""
+    expected, runs, _ = run(tmp_path / "uninterrupted", graph, None)
+    assert expected["unsettled"] == []
+    assert len(set(expected["world"])) == len(expected["world"])
+    kills = 0
+    for worker in range(runs):
+        for point in POINTS:
+            for count in range(1, 100):
+                where = (worker, f"{point}@{count}")
+                seen, _, killed = run(tmp_path / f"{worker}-{point}-{count}", graph, where)
+                if not killed:
+                    break
+                kills += 1
+                assert seen == expected, f"killed {where}"
+    assert kills >= 15

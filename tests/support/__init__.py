@@ -1,0 +1,1 @@
+"""What tests share: graphs to run, worker processes to kill, a person to answer."""

@@ -1,0 +1,242 @@
+"""Graphs of every shape a job can be killed in. Each acts on the outside world and keeps a log in its state."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, TypedDict
+
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, Send, interrupt
+
+from tests.support.outside import act, act_async, act_blindly, note
+
+
+class State(TypedDict, total=False):
+    world: str
+    count: int
+    log: Annotated[list[str], operator.add]
+
+
+def bodies(state: State, name: str) -> None:
+    """Note, outside the ledger, that a node's body started."""
+    note(state["world"] + ".bodies", name)
+
+
+def linear() -> Any:
+    """Five nodes in a row, sync and async in turn, each with an effect."""
+    builder = StateGraph(State)
+
+    def sync_node(name: str) -> Any:
+        def node(state: State) -> State:
+            bodies(state, name)
+            return {"log": [act(state["world"], name)]}
+
+        return node
+
+    def async_node(name: str) -> Any:
+        async def node(state: State) -> State:
+            bodies(state, name)
+            return {"log": [await act_async(state["world"], name)]}
+
+        return node
+
+    names = ["a", "b", "c", "d", "e"]
+    for index, name in enumerate(names):
+        builder.add_node(name, (async_node if index % 2 else sync_node)(name))
+    for before, after in zip([START, *names], [*names, END], strict=True):
+        builder.add_edge(before, after)
+    return builder.compile()
+
+
+def looping() -> Any:
+    """One node that loops, with the same effect name and two equal calls each time."""
+    builder = StateGraph(State)
+
+    def step(state: State) -> State:
+        number = state.get("count", 0)
+        bodies(state, f"step {number}")
+        return {"count": number + 1, "log": [act(state["world"], f"{number}"), act(state["world"], f"{number} again")]}
+
+    builder.add_node("step", step)
+    builder.add_edge(START, "step")
+    builder.add_conditional_edges("step", lambda state: "step" if state["count"] < 4 else END)
+    return builder.compile()
+
+
+def asking() -> Any:
+    """An effect before a question, two questions in one node with an effect between them, and an effect after."""
+    builder = StateGraph(State)
+
+    def ask(state: State) -> State:
+        before = act(state["world"], "before")
+        first = interrupt({"question": "first"})
+        between = act(state["world"], f"between {first}")
+        second = interrupt({"question": "second"})
+        return {"log": [before, between, act(state["world"], f"after {second}")]}
+
+    builder.add_node("ask", ask)
+    builder.add_node("end", lambda state: {"log": [act(state["world"], "end")]})
+    builder.add_edge(START, "ask")
+    builder.add_edge("ask", "end")
+    builder.add_edge("end", END)
+    return builder.compile()
+
+
+def parallel() -> Any:
+    """Two branches that ask at the same time, and one that only works."""
+    builder = StateGraph(State)
+
+    def branch(name: str) -> Any:
+        def node(state: State) -> State:
+            answer = interrupt({"question": name})
+            return {"log": [act(state["world"], f"{name} {answer}")]}
+
+        return node
+
+    builder.add_node("left", branch("left"))
+    builder.add_node("right", branch("right"))
+    builder.add_node("busy", lambda state: {"log": [act(state["world"], "busy")]})
+    builder.add_node("join", lambda state: {"log": [act(state["world"], "join")]})
+    for name in ("left", "right", "busy"):
+        builder.add_edge(START, name)
+    builder.add_edge(["left", "right", "busy"], "join")
+    builder.add_edge("join", END)
+    return builder.compile()
+
+
+def nested() -> Any:
+    """A subgraph that a node calls, with an effect, a question and another effect."""
+    inner = StateGraph(State)
+
+    def inner_ask(state: State) -> State:
+        answer = interrupt({"question": "inner"})
+        return {"log": [act(state["world"], f"inner {answer}")]}
+
+    inner.add_node("one", lambda state: {"log": [act(state["world"], "inner one")]})
+    inner.add_node("inner_ask", inner_ask)
+    inner.add_node("two", lambda state: {"log": [act(state["world"], "inner two")]})
+    inner.add_edge(START, "one")
+    inner.add_edge("one", "inner_ask")
+    inner.add_edge("inner_ask", "two")
+    inner.add_edge("two", END)
+
+    subgraph = inner.compile()
+
+    outer = StateGraph(State)
+    outer.add_node("first", lambda state: {"log": [act(state["world"], "outer first")]})
+    outer.add_node("inner", lambda state: {"log": subgraph.invoke({"world": state["world"], "log": []})["log"]})
+    outer.add_node("last", lambda state: {"log": [act(state["world"], "outer last")]})
+    outer.add_edge(START, "first")
+    outer.add_edge("first", "inner")
+    outer.add_edge("inner", "last")
+    outer.add_edge("last", END)
+    return outer.compile()
+
+
+def subgraph_node() -> Any:
+    """A compiled subgraph as a node, with a question inside."""
+
+    class Sub(TypedDict, total=False):
+        world: str
+        found: Annotated[list[str], operator.add]
+
+    def ask(state: Sub) -> Sub:
+        answer = interrupt({"question": "inside"})
+        return {"found": [act(state["world"], f"inside {answer}")]}
+
+    inner = StateGraph(Sub)
+    inner.add_node("look", lambda state: {"found": [act(state["world"], "look")]})
+    inner.add_node("ask", ask)
+    inner.add_node("finish", lambda state: {"found": [act(state["world"], "finish")]})
+    inner.add_edge(START, "look")
+    inner.add_edge("look", "ask")
+    inner.add_edge("ask", "finish")
+    inner.add_edge("finish", END)
+
+    class Outer(TypedDict, total=False):
+        world: str
+        found: Annotated[list[str], operator.add]
+        log: Annotated[list[str], operator.add]
+
+    outer = StateGraph(Outer)
+    outer.add_node("first", lambda state: {"log": [act(state["world"], "first")]})
+    outer.add_node("inner", inner.compile())
+    outer.add_node("last", lambda state: {"log": [act(state["world"], "last")]})
+    outer.add_edge(START, "first")
+    outer.add_edge("first", "inner")
+    outer.add_edge("inner", "last")
+    outer.add_edge("last", END)
+    return outer.compile()
+
+
+def fan_out() -> Any:
+    """Three tasks sent at once, then a join, then a `goto`."""
+    builder = StateGraph(State)
+    builder.add_node("plan", lambda state: {"log": ["plan"]})
+    builder.add_node("work", lambda item: {"log": [act(item["world"], f"work {item['number']}")]})
+    builder.add_node("join", lambda state: Command(goto="end", update={"log": [act(state["world"], "join")]}))
+    builder.add_node("end", lambda state: {"log": [act(state["world"], "end")]})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges(
+        "plan",
+        lambda state: [Send("work", {"world": state["world"], "number": number}) for number in range(3)],
+        ["work"],
+    )
+    builder.add_edge("work", "join")
+    builder.add_edge("end", END)
+    return builder.compile()
+
+
+@task
+def double(world: str, number: int) -> int:
+    """A task of the functional API, with an effect."""
+    act(world, f"double {number}")
+    return number * 2
+
+
+@entrypoint()
+def functional(given: dict[str, Any]) -> dict[str, Any]:
+    """A workflow of the functional API: tasks, a question, an effect."""
+    futures = [double(given["world"], number) for number in range(3)]
+    numbers = [future.result() for future in futures]
+    answer = interrupt({"question": "functional"})
+    act(given["world"], f"answered {answer}")
+    return {"numbers": numbers, "answer": answer}
+
+
+def stopping() -> Any:
+    """Static breakpoints before one node and after another."""
+    builder = StateGraph(State)
+    for name in ("a", "b", "c"):
+        builder.add_node(name, lambda state, name=name: {"log": [act(state["world"], name)]})
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "b")
+    builder.add_edge("b", "c")
+    builder.add_edge("c", END)
+    return builder.compile(interrupt_before=["b"], interrupt_after=["b"])
+
+
+def blind() -> Any:
+    """Effects nobody can look at: what was interrupted is for a person to settle."""
+    builder = StateGraph(State)
+    for name in ("a", "b"):
+        builder.add_node(name, lambda state, name=name: {"log": [act_blindly(state["world"], name)]})
+    builder.add_edge(START, "a")
+    builder.add_edge("a", "b")
+    builder.add_edge("b", END)
+    return builder.compile()
+
+
+GRAPHS: dict[str, Any] = {
+    "linear": linear,
+    "looping": looping,
+    "asking": asking,
+    "parallel": parallel,
+    "nested": nested,
+    "subgraph_node": subgraph_node,
+    "fan_out": fan_out,
+    "functional": lambda: functional,
+    "stopping": stopping,
+    "blind": blind,
+}

@@ -1,0 +1,15 @@
+"""Imported by the fork server: one job from beginning to end, so that what is loaded on first use is loaded before the forks."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from everstep.checkpoints.store import Store
+from everstep.runtime.worker import Worker
+from tests.support.kill_graphs import GRAPHS
+
+with tempfile.TemporaryDirectory() as _folder:
+    with Store.open(f"sqlite:///{Path(_folder) / 'record.db'}") as _store:
+        _store.enqueue("linear", {"world": str(Path(_folder) / "world")})
+        Worker(_store, {"linear": GRAPHS["linear"]()}).run(until_idle=True)
