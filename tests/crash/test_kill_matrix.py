@@ -1,7 +1,7 @@
 """Kill a worker with SIGKILL at every crash point it passes, for graphs of every shape; nothing may differ afterwards.
 
-The points are counted up until a run passes fewer, so the matrix is complete: each checkpoint, each write of a task, each effect
-before, in and after its call, each claim and settlement, in the first leg and in those that resume with an answer.
+The points are counted up until a run passes fewer, so the matrix is complete: each checkpoint, each write of a task, each
+effect before, in and after its call, each claim and settlement, in the first leg and in those that resume with an answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def answer(store: Store, review: Review) -> None:
 
 
 def run(folder: Path, graph: str, crash: tuple[int, str] | None) -> tuple[dict[str, Any], int, bool]:
-    """One job from beginning to end; returns what can be seen of it, how many workers ran, and whether one was killed."""
+    """One job from beginning to end: what can be seen of it, how many workers ran, and whether one was killed."""
     folder.mkdir()
     url, world = f"sqlite:///{folder / 'record.db'}", str(folder / "world")
     with Store.open(url) as store:

@@ -1,4 +1,4 @@
-"""Imported by the fork server: one job from beginning to end, so that what is loaded on first use is loaded before the forks."""
+"""Imported by the fork server: one job from beginning to end, so that what first use loads is there before the forks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from everstep.checkpoints.store import Store
 from everstep.runtime.worker import Worker
 from tests.support.kill_graphs import GRAPHS
 
-with tempfile.TemporaryDirectory() as _folder:
-    with Store.open(f"sqlite:///{Path(_folder) / 'record.db'}") as _store:
-        _store.enqueue("linear", {"world": str(Path(_folder) / "world")})
-        Worker(_store, {"linear": GRAPHS["linear"]()}).run(until_idle=True)
+with tempfile.TemporaryDirectory() as _folder, Store.open(f"sqlite:///{Path(_folder) / 'record.db'}") as _store:
+    _store.enqueue("linear", {"world": str(Path(_folder) / "world")})
+    Worker(_store, {"linear": GRAPHS["linear"]()}).run(until_idle=True)
