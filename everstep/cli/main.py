@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from everstep.errors import EX_USAGE, EverstepError
+from everstep.errors import EX_SOFTWARE, EX_USAGE, EverstepError
 
 
 class Commands(click.Group):
@@ -78,6 +78,12 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except Exception as error:
+        if os.environ.get("EVERSTEP_DEBUG"):
+            raise
+        what = {"code": "internal_error", "message": f"{type(error).__name__}: {error}"}
+        _report({**what, "next_step": "run it again with EVERSTEP_DEBUG=1 for the traceback, and report it"}, as_json)
+        sys.exit(EX_SOFTWARE)
 
 
 def _report(error: dict[str, Any], as_json: bool) -> None:

@@ -44,6 +44,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
     )
     logging.getLogger("everstep").setLevel(logging.INFO)
     catalogue = GraphCatalogue.from_config(config_path)
+    catalogue.prepare()  # the configuration's `env` may say where traces go
 
     def tell(event: str, job: Job) -> None:
         if as_json:

@@ -26,6 +26,7 @@ from everstep.clock import SystemClock
 from everstep.errors import OperationUnfinished
 from everstep.graphs import conversation, repository_git
 from everstep.graphs.offline_model import RulePolicyModel
+from everstep.graphs.outbox import announce
 from everstep.graphs.repository_job import RepositoryJob, RepositoryResult, RepositoryState, max_files, validate
 from everstep.graphs.repository_tools import TOOLS, files_to_edit, open_copy, working_copy
 from everstep.nodes.model import choose_model
@@ -77,8 +78,10 @@ def accept(state: RepositoryState, config: RunnableConfig) -> Command[Literal["m
     """
     missing = _missing(state, config)
     if missing is None:
-        working_copy(state, config).remove()
         commit = state.get("commit")
+        if commit and (outbox := state.get("announce")):
+            announce(outbox, f"{state['operation']} on {state['branch']} of {state['repository']}: {commit}")
+        working_copy(state, config).remove()
         result = RepositoryResult(
             outcome="pushed" if commit else "nothing_to_do", commit=commit, summary=_last_words(state["messages"])
         )

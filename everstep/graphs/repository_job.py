@@ -39,6 +39,7 @@ class RepositoryJob(TypedDict, total=False):
         high_risk_paths: Patterns (`everstep.nodes.high_risk`) whose change needs a person; an empty list asks for none.
         license: SPDX expression for the operation that adds licence identifiers.
         model: `provider:name` of a chat model; by default `EVERSTEP_MODEL`, else the offline policy.
+        announce: File of an outbox (`everstep.graphs.outbox`) that is told of the pushed commit; nobody by default.
     """
 
     repository: Required[str]
@@ -50,6 +51,7 @@ class RepositoryJob(TypedDict, total=False):
     high_risk_paths: list[str] | None
     license: str
     model: str | None
+    announce: str | None
 
 
 class RepositoryResult(TypedDict, total=False):
@@ -104,7 +106,7 @@ def validate(job: RepositoryJob) -> Operation:
         _expect(isinstance(given.get(name), str) and given[name] != "", name, "a text that is not empty")
     operation = OPERATIONS.get(given["operation"])
     _expect(operation is not None, "operation", f"one of {', '.join(OPERATIONS)}")
-    for name in ("workspace", "model"):
+    for name in ("workspace", "model", "announce"):
         _expect(isinstance(given.get(name), str | None), name, "a text")
     count = given.get("max_files", DEFAULT_MAX_FILES)
     _expect(type(count) is int and 1 <= count <= MOST_FILES, "max_files", f"a whole number from 1 to {MOST_FILES}")

@@ -74,7 +74,9 @@ def edit_file(path: Annotated[str, "One of the listed files."], runtime: Runtime
     if before == after:
         raise Refused(f"{path} does not need the operation")
     if path not in conversation.listed(conversation.answered(state["messages"])):
-        raise Refused(f"{path} is not one of the listed files; edit those")
+        same = same_meaning(path, before, after)
+        reason = "edit those" if same else "the operation would change what it means, or that cannot be told"
+        raise Refused(f"{path} is not one of the listed files; {reason}")
     if copy.read(path) != after:
         copy.write(path, after)
     changed = Counter(after.split(b"\n")) - Counter(before.split(b"\n"))
@@ -236,8 +238,6 @@ def _edit(state: RepositoryState, copy: WorkingCopy, path: str) -> tuple[bytes, 
         after = OPERATIONS[state["operation"]].rewrite(path, before, state.get("license", ""))
     except CannotRewrite as error:
         raise Refused(f"{path} is left alone: {error}") from error
-    if after != before and not same_meaning(path, before, after):
-        raise Refused(f"{path} is left alone: the operation would change what it means, or that cannot be told")
     return before, after
 
 

@@ -44,8 +44,9 @@ def same_meaning(path: str, before: bytes, after: bytes) -> bool:
 
 
 def _syntax(source: bytes) -> str:
-    compile(source, "<file>", "exec", dont_inherit=True)
-    return ast.dump(ast.parse(source))
+    tree = ast.parse(source)
+    compile(tree, "<file>", "exec", dont_inherit=True)
+    return ast.dump(tree)
 
 
 def _json(data: bytes) -> Any:

@@ -73,7 +73,10 @@ class WorkingCopy:
                 next_step="Name another folder as the payload's workspace, or none.",
                 workspace=str(self.folder),
             )
-        for leftover in (self.folder, *self.folder.parent.glob(f"{self.folder.name}.partial-*")):
+        if self.folder.exists():
+            # Renamed first: half a folder under its own name could no longer be told to be ours.
+            self.folder.rename(self._partial() / self.folder.name)
+        for leftover in self.folder.parent.glob(f"{self.folder.name}.partial-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def clone(self, base: str) -> None:
@@ -98,7 +101,7 @@ class WorkingCopy:
     def _clone(self, base: str) -> None:
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.partial-", dir=self.folder.parent))
+            partial = self._partial()
         except OSError as error:
             raise RepositoryInvalid(
                 f"the working folder {self.folder} cannot be made: {error.strerror}",
@@ -121,6 +124,9 @@ class WorkingCopy:
                     raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _partial(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.partial-", dir=self.folder.parent))
 
     def _fetch(self, into: Path, base: str) -> None:
         try:
