@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,7 +28,7 @@ KILL_AT_STEP = 40
 PATIENCE_S = 300.0
 ATTEMPTS = 10  # every kill of a worker counts for each job it ran, and this demo kills workers on purpose
 
-AGENT = '''"""The shipped agent with a journal beside it: each start of a node is a line in a file no checkpoint can undo."""
+AGENT = '''"""The shipped agent with a journal beside it: each start of a node is a line that no checkpoint undoes."""
 
 from everstep.cli.demo_journal import journalled
 from everstep.graphs.repository_agent import build_graph
@@ -78,7 +78,7 @@ def demo(folder: Path, packages: tuple[str, ...], max_files: int, model: str | N
     with Store.open(url) as store:
         names: dict[str, str] = {}
         for repository in repositories:
-            payload = {
+            payload: dict[str, Any] = {
                 **repository.payload,
                 "announce": str(folder / "outbox"),
                 "workspace": str(folder / "work" / repository.package),

@@ -30,5 +30,6 @@ def journalled(builder: StateGraph[Any, Any, Any, Any], path: str) -> StateGraph
         return RunnableLambda(note, name=f"journal {name}")
 
     for name, node in builder.nodes.items():
-        builder.nodes[name] = replace(node, runnable=starting(name) | node.runnable)
+        runnable: Any = node.runnable
+        builder.nodes[name] = replace(node, runnable=starting(name) | runnable)
     return builder
