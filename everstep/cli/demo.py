@@ -69,7 +69,12 @@ def demo(folder: Path, packages: tuple[str, ...], max_files: int, model: str | N
     _clear(folder)
     screen = Screen()
     screen.title("Real repositories, made of the source of installed packages")
-    repositories = make_repositories(folder, packages or DEMO_PACKAGES, max_files=max_files)
+    repositories: list[DemoRepository] = []
+    for package in packages or DEMO_PACKAGES:
+        repositories += make_repositories(folder, [package], max_files=max_files)
+        made = repositories[-1]
+        operation = made.payload["operation"]
+        screen.say(f"  {made.package} {made.version}: {operation} on {len(made.files)} files, one step each")
     (folder / "agent.py").write_text(AGENT.format(journal=folder / "journal"), encoding="utf-8")
     config = {"graphs": {"repository": "./agent.py:graph"}, "dependencies": ["."]}
     (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
@@ -87,10 +92,6 @@ def demo(folder: Path, packages: tuple[str, ...], max_files: int, model: str | N
             key = repository_key(payload["repository"], "main", payload["operation"], {}, "1")
             job, _ = store.enqueue("repository", payload, key=key, max_attempts=ATTEMPTS)
             names[job.public_id] = repository.package
-            screen.say(
-                f"  {repository.package} {repository.version}: {payload['operation']} on {len(repository.files)} files,"
-                f" job {job.public_id}"
-            )
         committed = _story(store, url, folder, repositories, names, screen)
         return _evidence(store, url, folder, repositories, before, committed, screen)
 
