@@ -3,8 +3,7 @@
 Why the builtin types stand where they stand:
 
 - `ValueError` and its kin (pydantic's `ValidationError`) say that the input is wrong: failed. Only JSON that does not
-parse
-  goes to review, since it is as often a service's broken answer as the job's input.
+  parse goes to review, since it is as often a service's broken answer as the job's input.
 - `TypeError`, `KeyError`, `AssertionError` and the like are faults in the graph's code. The input is innocent and the
   checkpoints are good: a person mends the code and lets the job go on, so they wait in review.
 - `FileNotFoundError` may be a wrong path in the input or a program that is not installed: in doubt, review.
