@@ -8,6 +8,7 @@ unavailable, 78 wrong configuration.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from typing import Any
@@ -57,6 +58,8 @@ def _register() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    # It would warn of every class of the user's own in a state, on each read; which it rightly stores and restores.
+    logging.getLogger("langgraph.checkpoint.serde.jsonplus").setLevel(logging.ERROR)
     _register()
     arguments = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in arguments

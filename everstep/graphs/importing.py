@@ -1,8 +1,9 @@
 """Importing the module of a graph and finding the graph in it, with failures that name file, line and exception.
 
-A file is imported under a name made from its path below the configuration's folder, so that two files of one name do
-not meet, and a class stored in a checkpoint is found again wherever the project is moved to. A file inside a package (a
-folder with `__init__.py`) is imported as the package's module, so that its relative imports work.
+A file is imported under the name its neighbours would import it by, if the import path leads to it: then a class has
+one identity, and one stored in a checkpoint is found again by any program that has the folder on its path. Otherwise
+its name is made from its path below the configuration's folder, so that two files of one name do not meet. A file
+inside a package (a folder with `__init__.py`) is imported as the package's module, so that its relative imports work.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ def _import_file(file: Path, folder: Path) -> ModuleType:
         raise FileNotFoundError(f"there is no file {file}")
     if (file.parent / "__init__.py").is_file() and (module := _import_from_package(file)):
         return module
+    if natural := _import_by_path(file):
+        return natural
     name = _module_name(file, folder)
     loaded = sys.modules.get(name)
     if loaded is not None and not _is_file_of(loaded, file):
@@ -119,6 +122,31 @@ def _import_from_package(file: Path) -> ModuleType | None:
     if not _is_file_of(package, root / "__init__.py"):
         return None
     return importlib.import_module(name)
+
+
+def _import_by_path(file: Path) -> ModuleType | None:
+    """The file under the name that its nearest folder on the import path gives it; None if the path leads elsewhere."""
+    file = file.resolve()
+    roots = [root for root in map(_resolved, sys.path) if root is not None and root in file.parents]
+    if not roots:
+        return None
+    parts = file.relative_to(max(roots, key=lambda root: len(root.parts))).with_suffix("").parts
+    if not all(part.isidentifier() for part in parts):
+        return None
+    name = ".".join(parts)
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if found is None or not found.origin or Path(found.origin).resolve() != file:
+        return None
+    module = importlib.import_module(name)
+    return module if _is_file_of(module, file) else None
+
+
+def _resolved(entry: str) -> Path | None:
+    path = Path(entry or ".")
+    return path.resolve() if path.is_dir() else None
 
 
 def _module_name(file: Path, folder: Path) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import traceback
 from collections.abc import Mapping
+from datetime import date, time
 from enum import Enum
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ def json_ready(value: Any, depth: int = MAX_DEPTH) -> Any:
         return int(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    if isinstance(value, (date, time)):
+        return value.isoformat()
     if depth == 0:
         return repr(value)[:TEXT_BYTES]
     if isinstance(value, Mapping):
