@@ -39,6 +39,7 @@ def make_remote(folder: Path, files: Mapping[str, bytes] = UNTIDY, links: Mappin
     for path, data in files.items():
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).write_bytes(data)
+        (source / path).chmod(0o755 if data.startswith(b"#!") else 0o644)
     for path, target in (links or {}).items():
         (source / path).symlink_to(target)
     git(folder, "init", "--quiet", "--initial-branch=main", str(source))
