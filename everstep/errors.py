@@ -72,7 +72,7 @@ class StoreUnavailable(EverstepError):
 
 
 class StoreCorrupt(EverstepError):
-    """The file is not a SQLite database, or is damaged."""
+    """The file is not a SQLite database, is damaged, or belongs to another program."""
 
     code = "store_corrupt"
     exit_code = EX_DATAERR

@@ -71,14 +71,20 @@ def _is_request(value: Any) -> bool:
 
 def _allowed(value: Any) -> set[str]:
     if isinstance(value, Mapping) and "action_requests" in value:
-        configs = cast("list[Mapping[str, Any]]", cast("Mapping[str, Any]", value).get("review_configs") or [])
-        allowed = [set(cast("list[str]", config.get("allowed_decisions") or DECISIONS)) for config in configs]
-        return {decision for decision in DECISIONS if all(decision in some for some in allowed)}
+        return set[str]().union(*_allowed_for_actions(cast("Mapping[str, Any]", value)))
     request = _inbox_request(value)
     if request is not None:
         flags = cast("Mapping[str, Any]", request.get("config") or {})
         return {decision for decision, flag in _INBOX_FLAGS.items() if flags.get(flag, True)}
     return set(DECISIONS)
+
+
+def _allowed_for_actions(value: Mapping[str, Any]) -> list[set[str]]:
+    """The decisions each action of a middleware's request takes: those of its configuration, by name."""
+    configs = cast("list[Mapping[str, Any]]", value.get("review_configs") or [])
+    by_name = {config.get("action_name"): config.get("allowed_decisions") or DECISIONS for config in configs}
+    actions = cast("list[Mapping[str, Any]]", value["action_requests"])
+    return [set(cast("list[str]", by_name.get(action.get("name"), DECISIONS))) for action in actions]
 
 
 def _inbox_request(value: Any) -> Mapping[str, Any] | None:
@@ -92,8 +98,15 @@ def _inbox_request(value: Any) -> Mapping[str, Any] | None:
 def _middleware_answer(value: Mapping[str, Any], decision: str, answer: Any, reason: str | None) -> dict[str, Any]:
     actions = cast("list[Mapping[str, Any]]", value["action_requests"])
     extra = {"argument_digest": value["argument_digest"]} if "argument_digest" in value else {}
+    allowed = _allowed_for_actions(value)
     if isinstance(answer, Mapping) and "decisions" in answer:
+        _check_decisions(cast("Mapping[str, Any]", answer)["decisions"], allowed)
         return {**cast("dict[str, Any]", answer), **extra}
+    if not all(decision in some for some in allowed):
+        raise ReviewAnswerInvalid(
+            f"not every one of the {len(actions)} actions takes {decision!r}",
+            next_step='decide each: --value \'{"decisions": [{"type": …}, …]}\'',
+        )
     one: dict[str, Any] = {"type": decision}
     if decision == "edit":
         if len(actions) != 1 or not isinstance(answer, Mapping):
@@ -111,6 +124,27 @@ def _middleware_answer(value: Mapping[str, Any], decision: str, answer: Any, rea
     elif decision == "reject" and (reason is not None or answer is not MISSING):
         one["message"] = reason if answer is MISSING else answer
     return {"decisions": [dict(one) for _ in actions], **extra}
+
+
+def _check_decisions(decisions: Any, allowed: list[set[str]]) -> None:
+    """One decision for each action, in their order, of a type it takes."""
+    if not isinstance(decisions, list) or len(cast("list[Any]", decisions)) != len(allowed):
+        raise ReviewAnswerInvalid(
+            f"decisions must be a list of {len(allowed)}, one for each action",
+            next_step="decide every action, in order",
+        )
+    for index, (one, types) in enumerate(zip(cast("list[Any]", decisions), allowed, strict=True)):
+        kind = cast("Mapping[str, Any]", one).get("type") if isinstance(one, Mapping) else None
+        if kind not in types:
+            raise ReviewAnswerInvalid(
+                f"decisions[{index}] is of type {kind!r}, which its action does not take",
+                next_step=f"it takes: {', '.join(decision for decision in DECISIONS if decision in types)}",
+            )
+        if kind == "edit" and not isinstance(cast("Mapping[str, Any]", one).get("edited_action"), Mapping):
+            raise ReviewAnswerInvalid(
+                f"decisions[{index}] edits without an edited_action",
+                next_step='give {"type": "edit", "edited_action": {"name": …, "args": {…}}}',
+            )
 
 
 def _inbox_answer(decision: str, answer: Any, reason: str | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ HEAD = "0001"
 BUSY_TIMEOUT_S = 30.0
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024
 
+_migrating = threading.Lock()
+
 
 def path_of(url: str) -> Path:
     """The file a `sqlite:///…` URL names.
@@ -25,7 +28,7 @@ def path_of(url: str) -> Path:
     Raises:
         StoreUrlInvalid: The URL is of another kind.
     """
-    if url.startswith("sqlite:///") and url not in ("sqlite:///", "sqlite:///:memory:"):
+    if url.startswith("sqlite:///") and url not in ("sqlite:///", "sqlite:///:memory:") and "?" not in url:
         return Path(url.removeprefix("sqlite:///"))
     if url.startswith(("postgresql://", "postgres://")):
         raise StoreUrlInvalid(
@@ -34,16 +37,20 @@ def path_of(url: str) -> Path:
         )
     raise StoreUrlInvalid(
         f"not a store URL: {url!r}",
-        next_step="use sqlite:///FILE (three slashes for a relative file, four for an absolute one)",
+        next_step="use sqlite:///FILE (three slashes for a relative file, four for an absolute one); no parameters",
     )
 
 
 def raw_connection(path: Path) -> sqlite3.Connection:
     """A plain connection in autocommit mode; transactions are begun explicitly."""
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA foreign_keys=ON")
-    connection.execute(f"PRAGMA journal_size_limit={JOURNAL_SIZE_LIMIT}")
+    try:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute(f"PRAGMA journal_size_limit={JOURNAL_SIZE_LIMIT}")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
@@ -78,7 +85,7 @@ def prepare(path: Path) -> None:
 
     Raises:
         StoreUnavailable: The folder is missing, or the file cannot be opened or written.
-        StoreCorrupt: The file is not a SQLite database, or is damaged.
+        StoreCorrupt: The file is not a SQLite database, is damaged, or belongs to another program.
         StoreTooNew: A newer Everstep wrote it.
     """
     if not path.parent.is_dir():
@@ -89,7 +96,8 @@ def prepare(path: Path) -> None:
         )
     try:
         if _version(path) != HEAD:
-            _migrate(path)
+            with _migrating:  # Alembic keeps what it works on in module globals, so threads take turns
+                _migrate(path)
     except (sqlite3.Error, DBAPIError) as error:
         raise translate(error, path) from error
 
@@ -106,6 +114,12 @@ def _version(path: Path) -> str | None:
     finally:
         connection.close()
     version = None if row is None else str(row[0])
+    if version is not None and not (version.isdigit() and len(version) == len(HEAD)):
+        raise StoreCorrupt(
+            f"the database {path} belongs to another program: its schema has version {version!r}",
+            next_step="give another --store",
+            path=str(path),
+        )
     if version is not None and version > HEAD:
         raise StoreTooNew(
             f"the record {path} has schema {version}, this Everstep knows up to {HEAD}",

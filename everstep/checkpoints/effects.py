@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
 from everstep.checkpoints import jobs
-from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.schema import agent_jobs, reviews
 from everstep.checkpoints.schema import effects as table
+from everstep.errors import JobStateConflict
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -221,8 +222,14 @@ def mark_unknown(connection: Connection, effect: Effect, *, now: int, error: str
 
 
 def settle_by_person(connection: Connection, key: str, *, happened: bool, result: Any, now: int) -> Effect:
-    """A person says what became of an unknown effect."""
+    """A person says what became of an unknown effect.
+
+    Raises:
+        JobStateConflict: It is not unknown (any more).
+    """
     effect = _required(connection, key)
+    if effect.state != "unknown":
+        raise JobStateConflict(f"effect {effect.name} is {effect.state}; nobody need settle it", effect=key)
     if happened:
         kind, text = encode_result(result)
         return _set(connection, effect, now, state="confirmed", result_type=kind, result=text, settled_by="person")
@@ -233,6 +240,9 @@ def _set(connection: Connection, effect: Effect, now: int, **values: Any) -> Eff
     guard = and_(table.c.id == effect.id, table.c.state == effect.state, table.c.calls == effect.calls)
     if connection.execute(update(table).where(guard).values(updated_at=now, **values)).rowcount == 0:
         raise jobs.LostClaim(f"effect {effect.name} ({effect.key}) changed under this call")
+    if effect.state == "unknown" and values["state"] != "unknown":
+        asked = and_(reviews.c.kind == "effect", reviews.c.subject == effect.key, reviews.c.status == "open")
+        connection.execute(update(reviews).where(asked).values(status="closed", answered_at=now))
     return _required(connection, effect.key)
 
 

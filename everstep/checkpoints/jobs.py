@@ -62,7 +62,6 @@ class Job:
     cancel_requested_at: int | None
     fingerprint: str | None
     fingerprint_json: str | None
-    approved_checkpoint_id: str | None
     error_json: str | None
     result_json: str | None
     result_digest: str | None
@@ -230,6 +229,7 @@ def claim(
     limit: int,
     dead_workers: Collection[str] = (),
     graphs: Collection[str] | None = None,
+    running: Collection[int] = (),
 ) -> list[Job]:
     """Take up to `limit` jobs that are ready, the highest priority first, then the longest due.
 
@@ -245,6 +245,7 @@ def claim(
         limit: Most jobs to take.
         dead_workers: Worker ids that are proven dead, so that their leases need not run out.
         graphs: Only jobs of these graphs; all when None.
+        running: Row ids of jobs this worker still runs; it does not take over from itself.
     """
     ready = or_(
         and_(agent_jobs.c.status.in_(("pending", "retry")), agent_jobs.c.next_run_at <= now),
@@ -255,7 +256,7 @@ def claim(
     )
     query = (
         select(agent_jobs)
-        .where(ready)
+        .where(ready, agent_jobs.c.id.not_in(tuple(running)))
         .order_by(agent_jobs.c.priority.desc(), agent_jobs.c.next_run_at, agent_jobs.c.id)
     )
     if graphs is not None:
@@ -302,13 +303,22 @@ def claim(
     return claimed
 
 
-def heartbeat(connection: Connection, *, now: int, worker: str, lease_ms: int) -> dict[int, tuple[int, bool]]:
-    """Extend every lease this worker still holds, in one statement.
+def heartbeat(
+    connection: Connection, *, now: int, worker: str, lease_ms: int, running: Collection[int]
+) -> dict[int, tuple[int, bool]]:
+    """Extend the leases this worker still holds, in one statement.
+
+    Args:
+        connection: The write transaction.
+        now: UTC milliseconds.
+        worker: Id of the worker.
+        lease_ms: Length of the lease from now, milliseconds.
+        running: Row ids of the jobs it runs; the lease of one it no longer runs, and could not settle, expires.
 
     Returns:
         For each job still held: row id → (claim number, whether its cancellation was requested).
     """
-    held = and_(agent_jobs.c.status == "running", agent_jobs.c.leased_by == worker)
+    held = and_(agent_jobs.c.status == "running", agent_jobs.c.leased_by == worker, agent_jobs.c.id.in_(tuple(running)))
     connection.execute(update(agent_jobs).where(held).values(lease_until=now + lease_ms))
     rows = connection.execute(
         select(agent_jobs.c.id, agent_jobs.c.claim_no, agent_jobs.c.cancel_requested_at).where(held)

@@ -101,7 +101,10 @@ def all_open(connection: Connection) -> list[Review]:
 
 
 def open_all(connection: Connection, job: jobs.Job, questions: list[Question], *, now: int) -> list[Review]:
-    """One open review for each question; a question asked before keeps its row, and its answer if it has one."""
+    """One open review for each question; a question asked before keeps its row, and its answer if it has one.
+
+    One that was closed because the job had ended is open again, and one whose wording changed is shown as it is now.
+    """
     opened: list[Review] = []
     for question in questions:
         values = {
@@ -115,13 +118,16 @@ def open_all(connection: Connection, job: jobs.Job, questions: list[Question], *
             "value_digest": jobs.loose_digest(question.value),
             "created_at": now,
         }
-        connection.execute(insert(table).prefix_with("OR IGNORE").values(values))
         row = and_(
             table.c.job_id == job.id,
             table.c.kind == question.kind,
             table.c.subject == question.subject,
             table.c.occurrence == question.occurrence,
         )
+        if connection.execute(insert(table).prefix_with("OR IGNORE").values(values)).rowcount == 0:
+            asked = {name: values[name] for name in ("status", "value_json", "value_digest")}
+            unanswered = and_(row, table.c.status != "answered")
+            connection.execute(update(table).where(unanswered).values(answered_at=None, **asked))
         opened.append(_review(connection.execute(select(table).where(row)).mappings().one()))
     return opened
 
@@ -233,8 +239,6 @@ def _move_on(
             error_json=json.dumps(error),
         )
     changes: dict[str, Any] = {"next_run_at": now, "error_json": None}
-    if review.kind == "breakpoint":
-        changes["approved_checkpoint_id"] = review.subject
     if review.kind == "fingerprint":
         changes.update(fingerprint=None, fingerprint_json=None)
     return jobs.transition(
@@ -245,7 +249,9 @@ def _move_on(
 def _answered(review: Review) -> ReviewAnswered:
     if review.status == "closed":
         return ReviewAnswered(
-            f"review {review.public_id} was closed because its job ended", review=review.public_id, status=review.status
+            f"review {review.public_id} was closed: its job ended, or its effect was settled without it",
+            review=review.public_id,
+            status=review.status,
         )
     first = {
         "decision": review.decision,

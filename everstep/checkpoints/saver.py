@@ -271,12 +271,13 @@ class StepSaver(SqliteSaver):
                 continue
             statements: list[Statement] = []
             for namespace, kept in self._needed(thread_id).items():
+                # Ids grow with time: what was stored since the look above is newer than all it kept, and stays.
                 marks = ", ".join("?" * len(kept))
                 statements += [
                     (
                         f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?"
-                        f" AND checkpoint_id NOT IN ({marks})",
-                        (thread_id, namespace, *kept),
+                        f" AND checkpoint_id < ? AND checkpoint_id NOT IN ({marks})",
+                        (thread_id, namespace, max(kept), *kept),
                         False,
                     )
                     for table in ("checkpoints", "writes")

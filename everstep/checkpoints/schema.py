@@ -59,7 +59,6 @@ agent_jobs = Table(
     Column("cancel_requested_at", BigInteger),
     Column("fingerprint", String),
     Column("fingerprint_json", Text),
-    Column("approved_checkpoint_id", String),
     Column("error_json", Text),
     Column("result_json", Text),
     Column("result_digest", String),

@@ -36,24 +36,31 @@ class Writer:
         self._connect = connect
         self._translate = translate
         self._queue: queue.SimpleQueue[tuple[Operation[Any], Future[Any]] | None] = queue.SimpleQueue()
-        self._closed = threading.Event()
+        self._closed = False
+        self._closing = threading.Lock()
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="everstep-writer", daemon=True)
         self._thread.start()
 
     def submit(self, operation: Operation[T]) -> Future[T]:
-        """Queue an operation; the future resolves after the commit that holds it."""
+        """Queue an operation; the future resolves after the commit that holds it.
+
+        Raises:
+            RuntimeError: The writer is closed.
+        """
         future: Future[T] = Future()
-        if self._closed.is_set():
-            raise RuntimeError("the record is closed")
-        self._queue.put((operation, future))
+        with self._closing:  # nothing may be queued behind the end, where nobody would look
+            if self._closed:
+                raise RuntimeError("the record is closed")
+            self._queue.put((operation, future))
         return future
 
     def close(self) -> None:
         """Finish what was queued and stop. Safe to call twice."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._queue.put(None)
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:

@@ -24,14 +24,29 @@ from everstep.errors import EffectInvalid
 
 PREVIEW_BYTES = 4096
 REDACTED = "***"
-_INJECTED = frozenset({"self", "config", "runtime", "run_manager", "callbacks", "store", "idempotency_key"})
+_INJECTED = frozenset({"config", "runtime", "run_manager", "callbacks", "store", "writer", "previous"})
+_RUN_CONFIG = frozenset({"configurable", "callbacks", "metadata", "recursion_limit", "run_id"})
 
 
 def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by parameter name, defaults included, without what LangGraph or Everstep injects."""
+    """The arguments of a call by parameter name, defaults included, without what LangGraph or Everstep injects.
+
+    What has the name of something injected but is plain data (a `config` of the user's own, the name of a `store`) is
+    an argument like any other.
+    """
     call = inspect.signature(function).bind(*args, **kwargs)
     call.apply_defaults()
-    return {name: value for name, value in call.arguments.items() if name not in _INJECTED}
+    return {name: value for name, value in call.arguments.items() if not _is_injected(name, value)}
+
+
+def _is_injected(name: str, value: Any) -> bool:
+    if name in ("self", "idempotency_key"):
+        return True
+    if name not in _INJECTED:
+        return False
+    if isinstance(value, Mapping):
+        return not _RUN_CONFIG.isdisjoint(cast("Mapping[Any, Any]", value))
+    return not isinstance(value, (str, int, float, list, tuple, type(None)))
 
 
 def canonical(effect_name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ no attempt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
@@ -50,6 +52,7 @@ class Attempt:
     committed: Callable[[str, str], None] = _ignore
     blocked: BaseException | None = None
     _occurrences: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
+    _in_flight: set[Future[None]] = field(default_factory=set[Future[None]])
     _lock: Lock = field(default_factory=Lock)
 
     def occurrence(self, *scope: str) -> int:
@@ -58,6 +61,24 @@ class Attempt:
             number = self._occurrences.get(scope, 0)
             self._occurrences[scope] = number + 1
             return number
+
+    @contextmanager
+    def acting(self) -> Generator[None]:
+        """Tell that a thread is in an effect; a run that failed beside it is not over before it is."""
+        done: Future[None] = Future()
+        with self._lock:
+            self._in_flight.add(done)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_flight.discard(done)
+            done.set_result(None)
+
+    def in_flight(self) -> list[Future[None]]:
+        """One future for each thread that is in an effect now; it resolves when the effect is settled."""
+        with self._lock:
+            return [*self._in_flight]
 
     def block(self, reason: BaseException) -> None:
         """Refuse every later write of this attempt; the first reason stands."""

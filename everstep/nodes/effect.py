@@ -102,7 +102,7 @@ def _of_function(function: Callable[..., Any], declaration: Declaration) -> Call
 
         return steps(attempt, declaration, given, None, call, probe)
 
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
 
         @functools.wraps(function)
         async def effectful_async(*args: Any, **kwargs: Any) -> Any:

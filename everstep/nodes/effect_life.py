@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +72,11 @@ def effect_key() -> str:
 
 def drive(attempt: Attempt, life: Steps) -> Any:
     """Run the steps of an effect in this thread."""
+    with attempt.acting():
+        return _drive(attempt, life)
+
+
+def _drive(attempt: Attempt, life: Steps) -> Any:
     answer, failure = None, None
     while True:
         try:
@@ -80,8 +86,20 @@ def drive(attempt: Attempt, life: Steps) -> Any:
         answer, failure = None, None
         try:
             answer = attempt.store.write(step.operation).result() if isinstance(step, _Write) else step.function()
+            if inspect.isawaitable(answer):
+                answer = _awaited(answer)
         except Exception as error:
             failure = error
+
+
+def _awaited(awaitable: Awaitable[Any]) -> Any:
+    """The result of an async probe of a sync effect, whose own thread may be the event loop's."""
+
+    async def wait() -> Any:
+        return await awaitable
+
+    with ThreadPoolExecutor(1, thread_name_prefix="everstep-probe") as thread:
+        return thread.submit(copy_context().run, asyncio.run, wait()).result()
 
 
 async def drive_async(attempt: Attempt, life: Steps) -> Any:
@@ -200,6 +218,7 @@ def _call(
             yield _reject(attempt, entry, "probe", error)
             raise
         if declaration.idempotent:
+            attempt.block(error)  # only the next attempt may call again, with the same key
             raise
         raise _unknown(entry) from error
     finally:

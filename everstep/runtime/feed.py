@@ -93,12 +93,9 @@ async def standing(
         at = [stop async for stop in _breakpoints(graph, graph, snapshot)]
         if has_run and not at:
             at = [(checkpoint_id, list(snapshot.next))]
-        open_ = [stop for stop in at if stop[0] != job.approved_checkpoint_id]
-        if open_:
-            value = {"question": "Go on past this breakpoint?", "next": open_[0][1], "checkpoint_id": open_[0][0]}
-            return Standing(
-                "paused", questions=[Question("breakpoint", open_[0][0], value)], checkpoint_id=checkpoint_id
-            )
+        asked = _breakpoint(at, reviews)
+        if asked is not None:
+            return Standing("paused", questions=[asked], checkpoint_id=checkpoint_id)
     return Standing("runnable", input=Command(resume=answers) if answers else None, checkpoint_id=checkpoint_id)
 
 
@@ -124,6 +121,17 @@ def _interrupts(
                 questions.append(_question(interrupt, count))
         blocked += waits
     return answers, questions, blocked
+
+
+def _breakpoint(stops: list[tuple[str, list[str]]], reviews: Sequence[Review]) -> Question | None:
+    """The first breakpoint nobody approved; one that was rejected, of a job that was then retried, is asked again."""
+    for checkpoint_id, next_nodes in stops:
+        about = [review for review in reviews if review.kind == "breakpoint" and review.subject == checkpoint_id]
+        if not any(review.decision == "approve" for review in about):
+            value = {"question": "Go on past this breakpoint?", "next": next_nodes, "checkpoint_id": checkpoint_id}
+            answered = sum(review.status == "answered" for review in about)
+            return Question("breakpoint", checkpoint_id, value, occurrence=answered)
+    return None
 
 
 def _question(interrupt: Interrupt, count: int) -> Question:

@@ -1,4 +1,4 @@
-"""The heartbeat: an OS thread with its own connection that extends all leases of a worker in one statement.
+"""The heartbeat: an OS thread with its own connection that extends the leases of all a worker runs in one statement.
 
 It does not run on the event loop, so a node that blocks the loop cannot starve it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sqlalchemy.exc import DBAPIError
 
@@ -26,14 +26,23 @@ class Heartbeat:
         store: The record.
         worker: The worker's id.
         lease_ms: Length of the lease, milliseconds.
+        running: Row ids of the jobs the worker runs; called on the heartbeat's thread.
         on_beat: Called on the heartbeat's thread with the jobs still held: row id → (claim number, cancellation
         requested).
     """
 
-    def __init__(self, store: Store, worker: str, lease_ms: int, on_beat: Callable[[Held], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        lease_ms: int,
+        running: Callable[[], Collection[int]],
+        on_beat: Callable[[Held], None],
+    ) -> None:
         self._store = store
         self._worker = worker
         self._lease_ms = lease_ms
+        self._running = running
         self._on_beat = on_beat
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="everstep-heartbeat", daemon=True)
@@ -55,7 +64,11 @@ class Heartbeat:
                 try:
                     with engine.begin() as connection:
                         held = jobs.heartbeat(
-                            connection, now=self._store.clock.now_ms(), worker=self._worker, lease_ms=self._lease_ms
+                            connection,
+                            now=self._store.clock.now_ms(),
+                            worker=self._worker,
+                            lease_ms=self._lease_ms,
+                            running=self._running(),
                         )
                 except DBAPIError as error:
                     logger.warning("heartbeat failed, trying again: %s", database.translate(error, self._store.path))

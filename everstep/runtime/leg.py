@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -95,11 +96,14 @@ class Leg:
             self._outcome = self._explained(error)
         finally:
             current.reset(token)
+        # A node that failed leaves its sync siblings in their threads: the next leg must not start beside an effect.
+        while in_flight := self._attempt.in_flight():
+            await asyncio.wait([asyncio.wrap_future(effect) for effect in in_flight])
         blocked = self._attempt.blocked
         if isinstance(blocked, LostClaim):
             self._open.close()
             raise blocked
-        if isinstance(blocked, EffectUnknown):
+        if blocked is not None:  # also when the graph swallowed the exception
             self._outcome = self._explained(blocked)
 
     def outcome(self) -> Outcome:
@@ -182,7 +186,7 @@ class Leg:
         await self._store.awrite(note)
         return None
 
-    def _explained(self, error: Exception) -> Outcome:
+    def _explained(self, error: BaseException) -> Outcome:
         if isinstance(error, GraphDrained):
             return Outcome("released")
         if isinstance(error, EffectUnknown):

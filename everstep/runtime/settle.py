@@ -58,13 +58,13 @@ def settle(
     current = jobs.get(connection, job.id)
     if current.claim_no != job.claim_no or current.status != "running":
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
-    if outcome.kind == "done":
+    if outcome.kind == "done" and not effects.unsettled(connection, job.id):
         return _done(connection, current, outcome.values, now, actor)
     if current.cancel_requested_at is not None or outcome.kind == "cancelled":
         return jobs.cancel_now(connection, current, now=now, actor=actor)
     if outcome.kind == "review":
         return _review(connection, current, outcome.questions, now, actor)
-    if outcome.kind == "effect":
+    if outcome.kind in ("effect", "done"):  # a graph that finished past an unknown effect is not done
         return _effect_review(connection, current, outcome, now, actor)
     if outcome.kind == "released":
         return jobs.transition(
@@ -126,7 +126,7 @@ def _effect_review(connection: Connection, job: Job, outcome: Outcome, now: int,
 
 
 def _concerns(effect: Effect, outcome: Outcome) -> bool:
-    return effect.state == "unknown" or effect.key == outcome.effect_key
+    return effect.state == "unknown" or outcome.kind == "done" or effect.key == outcome.effect_key
 
 
 def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor: str, randomness: random.Random) -> Job:
@@ -136,7 +136,7 @@ def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor:
     what: dict[str, Any] = {
         "code": getattr(error, "code", "unhandled_exception"),
         "type": error_chain(error)[0]["type"],
-        "message": str(error)[:4096],
+        "message": str(getattr(error, "message", error))[:4096],
         "step": job.step,
         "node": job.node,
         "attempt": job.attempts,

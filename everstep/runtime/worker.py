@@ -39,6 +39,7 @@ logger = logging.getLogger("everstep.worker")
 
 POLL_S = 0.2
 OUTAGE_BACKOFF_S = 60.0
+DRAINING = "worker is draining"
 WAITING = ("pending", "retry")
 
 Listener = Callable[[str, Job], None]
@@ -117,7 +118,7 @@ class Worker:
         self._wake = asyncio.Event()
         threads = ThreadPoolExecutor(max_workers=max(32, self._concurrency * 8), thread_name_prefix="everstep-node")
         self._loop.set_default_executor(threads)
-        heartbeat = Heartbeat(self._store, self.id, self._lease_ms, self._on_beat)
+        heartbeat = Heartbeat(self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat)
         heartbeat.start()
         try:
             while True:
@@ -141,7 +142,7 @@ class Worker:
         """Claim nothing more; give every job back at its next step, with the attempt not counted. Thread-safe."""
         self._draining = True
         for running in list(self._running.values()):
-            running.control.request_drain("worker is draining")
+            running.control.request_drain(DRAINING)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wake.set)
 
@@ -170,7 +171,7 @@ class Worker:
         if self._draining or free <= 0:
             return []
         try:
-            names, now = self._graphs.names(), self._store.clock.now_ms()
+            names, now, running = self._graphs.names(), self._store.clock.now_ms(), list(self._running)
             others = await self._store.aread(self._other_workers)
             dead = [worker for worker in others if is_surely_dead(worker)]
             if not dead and not await self._store.aread(lambda connection: self._anything_ready(connection, now)):
@@ -184,6 +185,7 @@ class Worker:
                     limit=free,
                     dead_workers=dead,
                     graphs=names,
+                    running=running,
                 )
             )
         except StoreUnavailable as error:
@@ -219,6 +221,8 @@ class Worker:
         leg = Leg(self._store, self._graphs, self._tracing, job, worker=self.id, control=control)
         task = asyncio.create_task(self._run_job(job, leg), name=f"job {job.public_id}")
         self._running[job.id] = _Running(job, leg, task, control)
+        if self._draining:  # it was claimed as the drain began
+            control.request_drain(DRAINING)
         self._tell("claimed", job)
 
     async def _run_job(self, job: Job, leg: Leg) -> None:

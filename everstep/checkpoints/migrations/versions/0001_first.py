@@ -40,7 +40,6 @@ def upgrade() -> None:
         sa.Column("cancel_requested_at", sa.BigInteger(), nullable=True),
         sa.Column("fingerprint", sa.String(), nullable=True),
         sa.Column("fingerprint_json", sa.Text(), nullable=True),
-        sa.Column("approved_checkpoint_id", sa.String(), nullable=True),
         sa.Column("error_json", sa.Text(), nullable=True),
         sa.Column("result_json", sa.Text(), nullable=True),
         sa.Column("result_digest", sa.String(), nullable=True),
