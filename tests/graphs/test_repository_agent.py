@@ -273,16 +273,19 @@ def test_somebody_else_may_push_on_top(remote: Path) -> None:
 
 
 def test_a_push_whose_answer_was_lost_is_not_repeated(remote: Path) -> None:
-    """When the push happened but was not recorded, doing the step again finds the commit on the remote."""
+    """A push that happened but was not recorded is found on the remote, even below somebody else's commit."""
     graph = agent(interrupt_before=["tools"])
     graph.invoke(job(remote), thread())
     while graph.get_state(thread()).values["messages"][-1].tool_calls[0]["name"] != "push_commit":
         graph.invoke(None, thread())
     before_push = graph.get_state(thread()).config
     graph.invoke(None, thread())
-    result = graph.invoke(None, before_push)
-    assert result.get("outcome") == "pushed"
-    assert len(commits(remote)) == 2
+    add_commit(remote)
+    graph.invoke(None, before_push)
+    while graph.get_state(thread()).next:
+        graph.invoke(None, thread())
+    assert graph.get_state(thread()).values["outcome"] == "pushed"
+    assert len(commits(remote)) == 3
 
 
 @pytest.mark.parametrize(
@@ -354,13 +357,15 @@ def test_the_payload_can_name_the_workspace(tmp_path: Path, remote: Path) -> Non
 
 
 def test_nothing_of_the_repository_is_run(tmp_path: Path, workspaces: Path) -> None:
-    """Modules that shadow Python's, hooks, filters and line end attributes of the repository have no effect."""
+    """Modules of the repository that shadow Python's are not imported, and its line end attributes have no effect."""
     sprung = tmp_path / "sprung"
     trap = f"open({str(sprung)!r}, 'w').close() \n".encode()
     files = dict.fromkeys(("ast.py", "json.py", "subprocess.py", "sitecustomize.py", "everstep/__init__.py"), trap)
-    remote = make_remote(tmp_path, {**files, ".gitattributes": b"*.py eol=crlf filter=lfs\n"})
-    result = agent().invoke(job(remote), thread())
+    remote = make_remote(tmp_path, {**files, "tidy.py": b"x = 1\n", ".gitattributes": b"*.py eol=crlf\n"})
+    graph = agent()
+    result = graph.invoke(job(remote), thread())
     assert len(result["files"]) == 5
+    assert [each.content for each in told(graph, thread()) if each.status == "error"] == []
     assert content(remote, "ast.py") == trap.rstrip(b" \n") + b"\n"
     assert not sprung.exists()
 

@@ -12,7 +12,10 @@ from typing import Any
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from everstep import crash
+from everstep.checkpoints.store import Store
 from everstep.graphs import repository_agent
+from everstep.runtime.worker import Worker
 
 ACTS = frozenset(
     (
@@ -87,3 +90,25 @@ def run(folder: Path, payload: Any, die_at: int = 0) -> int | None:
     if child.exitcode not in (0, -signal.SIGKILL):
         raise AssertionError(f"the agent ended with {child.exitcode}")
     return int(counter.read_text()) if child.exitcode == 0 else None
+
+
+def _work(url: str, crash_at: str | None, workspaces: Path) -> None:
+    os.environ["EVERSTEP_WORKSPACES"] = str(workspaces)
+    crash.arm(crash_at)
+    with Store.open(url) as store:
+        Worker(store, {"agent": repository_agent.graph}).run(until_idle=True)
+
+
+def work(folder: Path, crash_at: str | None = None) -> bool:
+    """Run a worker with the agent on the record in a folder, until it is idle or killed; whether it was killed."""
+    child = _context.Process(target=_work, args=(record(folder), crash_at, folder / "workspaces"))
+    child.start()
+    child.join()
+    if child.exitcode not in (0, -signal.SIGKILL):
+        raise AssertionError(f"the worker ended with {child.exitcode}")
+    return child.exitcode != 0
+
+
+def record(folder: Path) -> str:
+    """The URL of the record in a folder."""
+    return f"sqlite:///{folder / 'record.db'}"
