@@ -1,0 +1,302 @@
+"""The single writer: group commit, isolation of one operation from another, order, durability, a full disk."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from everstep.checkpoints import database
+from everstep.checkpoints.store import Store
+from everstep.checkpoints.writer import MAX_BATCH, Writer
+from everstep.errors import StoreUnavailable
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A record with a table of notes."""
+    with Store.open(f"sqlite:///{tmp_path / 'record.db'}") as store:
+        store.write(lambda connection: connection.exec_driver_sql("CREATE TABLE notes (text TEXT)")).result()
+        yield store
+
+
+def note(text: str) -> Callable[[Connection], str]:
+    """An operation that adds a note."""
+
+    def operation(connection: Connection) -> str:
+        connection.exec_driver_sql("INSERT INTO notes VALUES (?)", (text,))
+        return text
+
+    return operation
+
+
+def notes(path: Path) -> list[str]:
+    """The notes another connection sees."""
+    connection = sqlite3.connect(path)
+    try:
+        return [row[0] for row in connection.execute("SELECT text FROM notes ORDER BY rowid")]
+    finally:
+        connection.close()
+
+
+class Gate:
+    """Keeps the writer busy with one operation, so that what is submitted meanwhile is one batch."""
+
+    def __init__(self, store: Store) -> None:
+        self._open = threading.Event()
+        entered = threading.Event()
+
+        def operation(_connection: Connection) -> None:
+            entered.set()
+            assert self._open.wait(PATIENCE)
+
+        self.done = store.write(operation)
+        assert entered.wait(PATIENCE)
+
+    def open(self) -> None:
+        """Let the writer go on."""
+        self._open.set()
+
+
+def test_what_waits_shares_one_commit(store: Store) -> None:
+    """A hundred operations that wait together are made durable by one commit."""
+    gate = Gate(store)
+    before = store.commits
+    futures = [store.write(note(str(number))) for number in range(100)]
+    gate.open()
+    assert [future.result(PATIENCE) for future in futures] == [str(number) for number in range(100)]
+    assert store.commits - before == 2
+    assert len(notes(store.path)) == 100
+
+
+def test_a_batch_is_bounded(store: Store) -> None:
+    """More than MAX_BATCH waiting operations are split, so that no commit grows without limit."""
+    gate = Gate(store)
+    before = store.commits
+    futures = [store.write(note(str(number))) for number in range(2 * MAX_BATCH + 1)]
+    gate.open()
+    wait(futures, PATIENCE)
+    assert store.commits - before == 4
+    assert len(notes(store.path)) == 2 * MAX_BATCH + 1
+
+
+def test_an_operation_that_raises_takes_nothing_with_it(store: Store) -> None:
+    """Half-done work of a failing operation is undone, and the others of its batch are stored."""
+
+    def halfway(connection: Connection) -> None:
+        connection.exec_driver_sql("INSERT INTO notes VALUES ('half')")
+        connection.exec_driver_sql("CREATE TABLE half (x)")
+        raise ValueError("no")
+
+    gate = Gate(store)
+    first, failing, last = store.write(note("first")), store.write(halfway), store.write(note("last"))
+    gate.open()
+    with pytest.raises(ValueError, match=r"^no$"):
+        failing.result(PATIENCE)
+    assert (first.result(PATIENCE), last.result(PATIENCE)) == ("first", "last")
+    assert notes(store.path) == ["first", "last"]
+    assert store.read(lambda c: c.exec_driver_sql("SELECT 1 FROM sqlite_schema WHERE name='half'").first()) is None
+
+
+def test_operations_keep_their_order_and_see_each_other(store: Store) -> None:
+    """Each operation runs after all that were submitted before it, and sees what they wrote."""
+    gate = Gate(store)
+
+    def count(connection: Connection) -> int:
+        return connection.exec_driver_sql("SELECT count(*) FROM notes").scalar_one()
+
+    futures = [store.write(operation) for number in range(50) for operation in (note(str(number)), count)]
+    gate.open()
+    assert [future.result(PATIENCE) for future in futures[1::2]] == list(range(1, 51))
+    assert notes(store.path) == [str(number) for number in range(50)]
+
+
+def test_a_future_resolves_only_when_the_write_is_on_disk(store: Store) -> None:
+    """At the moment a future resolves, another connection sees its write; while the operation runs, it does not."""
+    seen: dict[str, list[str]] = {}
+
+    def operation(connection: Connection) -> None:
+        note("kept")(connection)
+        seen["during"] = notes(store.path)
+
+    gate = Gate(store)
+    future = store.write(operation)
+    future.add_done_callback(lambda _: seen.update(after=notes(store.path)))
+    gate.open()
+    future.result(PATIENCE)
+    store.write(lambda _connection: None).result(PATIENCE)
+    assert seen == {"during": [], "after": ["kept"]}
+
+
+def test_a_cancelled_future_is_skipped(store: Store) -> None:
+    """An operation that is cancelled while it waits never runs; its neighbours do."""
+    gate = Gate(store)
+    first, unwanted, last = (store.write(note(text)) for text in ("first", "unwanted", "last"))
+    assert unwanted.cancel()
+    gate.open()
+    wait([first, last], PATIENCE)
+    assert notes(store.path) == ["first", "last"]
+
+
+def test_close_finishes_what_was_queued(tmp_path: Path) -> None:
+    """Closing the record makes everything durable that was submitted before."""
+    store = Store.open(f"sqlite:///{tmp_path / 'record.db'}")
+    store.write(lambda connection: connection.exec_driver_sql("CREATE TABLE notes (text TEXT)")).result()
+    gate = Gate(store)
+    futures = [store.write(note(str(number))) for number in range(20)]
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    gate.open()
+    closing.join(PATIENCE)
+    assert all(future.done() for future in futures)
+    assert len(notes(store.path)) == 20
+    with pytest.raises(RuntimeError, match="closed"):
+        store.write(note("late"))
+    store.close()
+
+
+def test_no_operation_is_forgotten_between_submit_and_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation accepted while another thread closes is carried out: no future stays open for ever."""
+    path = tmp_path / "record.db"
+    database.prepare(path)
+    engine = database.writing_engine(path)
+    closing: list[threading.Thread] = []
+
+    class SlowQueue(queue.SimpleQueue[Any]):
+        """Gives another thread the time to close between `submit`'s look and its `put`."""
+
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            if item is not None:
+                closing.append(threading.Thread(target=writer.close))
+                closing[0].start()
+                closing[0].join(0.3)
+            super().put(item, block, timeout)
+
+    monkeypatch.setattr(queue, "SimpleQueue", SlowQueue)
+    writer = Writer(engine.connect, lambda error: error)
+    accepted = writer.submit(lambda _connection: "done")
+    assert accepted.result(2.0) == "done"
+    closing[0].join(PATIENCE)
+    with pytest.raises(RuntimeError, match="closed"):
+        writer.submit(lambda _connection: None)
+    engine.dispose()
+
+
+def test_a_connection_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    """What waits when the database cannot be opened fails with that reason; the next operation opens it."""
+    path = tmp_path / "record.db"
+    database.prepare(path)
+    engine = database.writing_engine(path)
+    tries: list[int] = []
+
+    def connect() -> Connection:
+        tries.append(1)
+        if len(tries) == 1:
+            raise StoreUnavailable("away")
+        return engine.connect()
+
+    writer = Writer(connect, lambda error: error)
+    with pytest.raises(StoreUnavailable, match="away"):
+        writer.submit(lambda _connection: None).result(PATIENCE)
+    assert writer.submit(lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one()).result(PATIENCE) == 1
+    writer.close()
+    engine.dispose()
+
+
+def integrity(path: Path) -> str:
+    """SQLite's own check of the file."""
+    connection = sqlite3.connect(path)
+    try:
+        return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def test_a_full_disk_fails_the_whole_batch_and_the_record_goes_on_with_space(store: Store) -> None:
+    """With no page left every write of the batch fails as StoreUnavailable and none is stored; with space all goes on."""
+
+    def limit(pages: int) -> Callable[[Connection], Any]:
+        return lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar_one()
+
+    store.write(note("before")).result(PATIENCE)
+    used = store.read(lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar_one())
+    assert store.write(limit(used)).result(PATIENCE) == used
+    gate = Gate(store)
+    futures = [store.write(note(text)) for text in ("small", "x" * 100_000, "small too")]
+    gate.open()
+    for future in futures:
+        with pytest.raises(StoreUnavailable, match="no space left") as refused:
+            future.result(PATIENCE)
+        assert refused.value.next_step
+    assert notes(store.path) == ["before"]
+    assert integrity(store.path) == "ok"
+    store.write(limit(1_000_000)).result(PATIENCE)
+    assert store.write(note("x" * 100_000)).result(PATIENCE)
+    assert len(notes(store.path)) == 2
+    assert integrity(store.path) == "ok"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte; needs the right to mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("mounting a file system is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until nothing more fits."""
+    with open(path, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+
+
+def test_a_really_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:
+    """On a file system without space writes fail with StoreUnavailable; once there is space the same record goes on."""
+    filler = small_disk / "filler"
+    with Store.open(f"sqlite:///{small_disk / 'record.db'}") as store:
+        store.write(lambda connection: connection.exec_driver_sql("CREATE TABLE notes (text TEXT)")).result(PATIENCE)
+        acknowledged: list[str] = []
+        fill(filler)
+        refused = 0
+        for number in range(20):
+            try:
+                acknowledged.append(store.write(note(f"{number}" + "y" * 5000)).result(PATIENCE))
+            except StoreUnavailable:
+                refused += 1
+        assert refused > 0
+        assert notes(store.path) == acknowledged
+        filler.unlink()
+        acknowledged.append(store.write(note("again" + "y" * 5000)).result(PATIENCE))
+        assert notes(store.path) == acknowledged
+    assert integrity(small_disk / "record.db") == "ok"
+
+
+def test_a_broken_constraint_is_the_operations_own_error(store: Store) -> None:
+    """A database error that says nothing of the record as a whole comes back as it is, to its operation alone."""
+    gate = Gate(store)
+    bad = store.write(lambda connection: connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)"))
+    good = store.write(note("good"))
+    gate.open()
+    with pytest.raises((sqlite3.OperationalError, DBAPIError), match="no such table"):
+        bad.result(PATIENCE)
+    assert good.result(PATIENCE) == "good"

@@ -1,0 +1,100 @@
+"""What tests of the record share: a clock, read-only places, other processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.checkpoints import jobs
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.store import Store
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.support.warm"])
+
+
+@contextmanager
+def read_only_file(path: Path) -> Iterator[None]:
+    """Nobody can write the file: by its mode, or for root, whom a mode does not stop, by the immutable attribute."""
+    if os.geteuid() != 0:
+        mode = path.stat().st_mode
+        path.chmod(0o444)
+        try:
+            yield
+        finally:
+            path.chmod(mode)
+        return
+    if not _runs("chattr", "+i", str(path)):
+        pytest.skip("root cannot be kept from writing here (no immutable attribute)")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", str(path)], check=True)
+
+
+@contextmanager
+def read_only_folder(path: Path) -> Iterator[None]:
+    """Nobody can write in the folder: by its mode, or for root by a read-only mount of it."""
+    if os.geteuid() != 0:
+        path.chmod(0o555)
+        try:
+            yield
+        finally:
+            path.chmod(0o755)
+        return
+    if not _runs("mount", "--bind", str(path), str(path)):
+        pytest.skip("root cannot be kept from writing here (no mounts)")
+    try:
+        if not _runs("mount", "-o", "remount,ro,bind", str(path)):
+            pytest.skip("root cannot be kept from writing here (no read-only mounts)")
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def _runs(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def in_processes(target: Callable[..., None], calls: list[tuple[Any, ...]], timeout: float = 60.0) -> None:
+    """Run `target` once for each tuple of arguments, all at the same time, each in a process of its own."""
+    barrier = CONTEXT.Barrier(len(calls))
+    processes = [CONTEXT.Process(target=_after, args=(barrier, target, call)) for call in calls]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+    assert [process.exitcode for process in processes] == [0] * len(calls)
+
+
+def _after(barrier: Any, target: Callable[..., None], call: tuple[Any, ...]) -> None:
+    barrier.wait(30)
+    target(*call)
+
+
+def claim(store: Store, worker: str = "worker", *, lease_ms: int = 1000, limit: int = 1, **more: Any) -> list[Job]:
+    """Claim as a worker would, now."""
+    now = store.clock.now_ms()
+    return store.write(
+        lambda connection: jobs.claim(connection, now=now, worker=worker, lease_ms=lease_ms, limit=limit, **more)
+    ).result()
+
+
+def begin_running(store: Store, worker: str = "worker", **more: Any) -> Job:
+    """Claim one job and note that its input is part of its thread."""
+    (job,) = claim(store, worker, **more)
+    now = store.clock.now_ms()
+    store.write(lambda connection: jobs.advance(connection, job.id, job.claim_no, now=now)).result()
+    return store.job_by_row(job.id)
