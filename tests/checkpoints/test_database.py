@@ -274,7 +274,7 @@ def test_relative_and_absolute_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_read_only_file_can_be_looked_at_but_not_written(tmp_path: Path) -> None:
-    """A record whose file is read-only still answers questions; a write is refused as StoreUnavailable and changes nothing."""
+    """A record whose file is read-only can still be read; a write is refused as StoreUnavailable, and changes nothing."""
     path = tmp_path / "record.db"
     with Store.open(url(path)) as store:
         store.enqueue("graph", {"number": 1})
@@ -290,7 +290,7 @@ def test_a_read_only_file_can_be_looked_at_but_not_written(tmp_path: Path) -> No
 
 
 def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
-    """In a folder that cannot be written no record is made; the refusal says what to check, and nothing is left behind."""
+    """In a folder that cannot be written no record is made; the refusal has a next step, and nothing is left behind."""
     folder = tmp_path / "folder"
     folder.mkdir()
     with read_only_folder(folder):
@@ -308,13 +308,8 @@ def test_a_record_in_a_read_only_folder_is_never_half_written(tmp_path: Path) ->
         store.enqueue("graph", {"number": 1})
     before = contents(folder)
     with read_only_folder(folder):
-        try:
-            store = Store.open(url(folder / "record.db"))
-        except StoreUnavailable as error:
-            assert error.next_step
-        else:
-            with store, pytest.raises(StoreUnavailable):
-                store.enqueue("graph", {"number": 2})
+        with pytest.raises(StoreUnavailable), Store.open(url(folder / "record.db")) as store:
+            store.enqueue("graph", {"number": 2})
         assert contents(folder) == before
 
 

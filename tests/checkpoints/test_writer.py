@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import queue
 import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +225,7 @@ def integrity(path: Path) -> str:
 
 
 def test_a_full_disk_fails_the_whole_batch_and_the_record_goes_on_with_space(store: Store) -> None:
-    """With no page left every write of the batch fails as StoreUnavailable and none is stored; with space all goes on."""
+    """With no page left every write of a batch fails as StoreUnavailable, none is stored; with space all goes on."""
 
     def limit(pages: int) -> Callable[[Connection], Any]:
         return lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar_one()
@@ -263,11 +263,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def fill(path: Path) -> None:
     """Write until nothing more fits."""
     with open(path, "wb", buffering=0) as file:
-        try:
+        with suppress(OSError):
             while True:
                 file.write(b"x" * 4096)
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
 
 
 def test_a_really_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:
