@@ -160,6 +160,8 @@ def _use_double_quotes(_suffix: str, text: str, _: str) -> str:
         if simple := _SIMPLE_STRING.fullmatch(token.string):
             (row, start), (_row, end) = token.start, token.end
             line = lines[row - 1]
+            if {line[start - 1 : start], line[end : end + 1]} & {"'", '"'}:  # ''"a" would become a triple quote
+                continue
             lines[row - 1] = f'{line[:start]}{simple["prefix"]}"{simple["body"]}"{line[end:]}'
     return "".join(lines)
 

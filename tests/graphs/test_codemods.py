@@ -37,6 +37,7 @@ def rewrite(operation: str, data: bytes, path: str = "a.py") -> bytes:
         ("double-quotes", b"x = 'say \"hi\"'\n", b"x = 'say \"hi\"'\n"),
         ("double-quotes", b"x = f'{d}'\n", b"x = f'{d}'\n"),
         ("double-quotes", b"x = '''a'''\n", b"x = '''a'''\n"),
+        ("double-quotes", b"x = ''\"a\"\n", b"x = ''\"a\"\n"),
         ("double-quotes", "s = 'é', 'ü'  # 'x'\n".encode(), 's = "é", "ü"  # \'x\'\n'.encode()),
         ("double-quotes", b"x = 'a'\r\ny = 'b'\r\n", b'x = "a"\r\ny = "b"\r\n'),
         ("double-quotes", "a = '\u2028'\nb = 'c'\n".encode(), 'a = "\u2028"\nb = "c"\n'.encode()),
