@@ -274,7 +274,7 @@ def test_relative_and_absolute_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_read_only_file_can_be_looked_at_but_not_written(tmp_path: Path) -> None:
-    """A record whose file is read-only can still be read; a write is refused as StoreUnavailable, and changes nothing."""
+    """A record whose file is read-only can be read; a write is refused as StoreUnavailable, and changes nothing."""
     path = tmp_path / "record.db"
     with Store.open(url(path)) as store:
         store.enqueue("graph", {"number": 1})

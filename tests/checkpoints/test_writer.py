@@ -262,10 +262,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def fill(path: Path) -> None:
     """Write until nothing more fits."""
-    with open(path, "wb", buffering=0) as file:
-        with suppress(OSError):
-            while True:
-                file.write(b"x" * 4096)
+    with open(path, "wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
 
 
 def test_a_really_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:
