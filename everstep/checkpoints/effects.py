@@ -181,7 +181,7 @@ def confirm(
     Raises:
         LostClaim: The claim is no longer the job's.
     """
-    jobs.fence(connection, effect.job_id, claim_no)
+    jobs.advance(connection, effect.job_id, claim_no, now=now)
     return _set(
         connection,
         effect,

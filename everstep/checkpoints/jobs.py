@@ -35,7 +35,15 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """A row of `agent_jobs`. Times are UTC milliseconds; see `schema` for the columns."""
+    """A row of `agent_jobs`. Times are UTC milliseconds; see `schema` for the columns.
+
+    Attributes:
+        attempts: Starts, without those that ended by pausing for a person or by draining.
+        max_attempts: Failures in a row, without progress between them, after which the job has failed.
+        failures: How many there are so far; a killed worker is one.
+        progress: Grows with every checkpoint and every finished task that is stored.
+        progress_at_failure: Its value at the last failure.
+    """
 
     id: int
     public_id: str
@@ -50,6 +58,9 @@ class Job:
     priority: int
     attempts: int
     max_attempts: int
+    failures: int
+    progress: int
+    progress_at_failure: int
     claim_no: int
     leased_by: str | None
     lease_until: int | None
@@ -72,6 +83,11 @@ class Job:
     def payload(self) -> Any:
         """The input the graph starts with."""
         return json.loads(self.payload_json)
+
+    def with_another_failure(self) -> dict[str, int]:
+        """The columns to set when a start of this job fails now: progress since the last failure starts a new count."""
+        stuck = self.progress <= self.progress_at_failure
+        return {"failures": self.failures + 1 if stuck else 1, "progress_at_failure": self.progress}
 
 
 @dataclass(frozen=True)
@@ -234,8 +250,8 @@ def claim(
     """Take up to `limit` jobs that are ready, the highest priority first, then the longest due.
 
     Ready is: pending or retry and due; or running under a lease that has expired, or whose worker is proven dead.
-    Starts are counted here, before anything runs; a job whose worker vanished on its last allowed attempt goes to
-    `failed` instead.
+    Starts are counted here, before anything runs. A job whose workers vanish `max_attempts` times in a row, without
+    progress between, goes to `failed` instead.
 
     Args:
         connection: The write transaction.
@@ -263,44 +279,39 @@ def claim(
         query = query.where(agent_jobs.c.graph.in_(graphs))
     claimed: list[Job] = []
     for job in [job_of(row) for row in connection.execute(query.limit(limit)).mappings()]:
-        taken_over = job.status == "running"
-        if taken_over and job.cancel_requested_at is not None:
+        if job.status != "running":
+            claimed.append(_start(connection, job, "claimed", now, worker, lease_ms))
+        elif job.cancel_requested_at is not None:
             cancel_now(connection, job, now=now, actor=worker)
-        elif taken_over and job.attempts >= job.max_attempts:
-            error = {
-                "code": "worker_died",
-                "message": f"the worker {job.leased_by} vanished at step {job.step},"
-                f" on attempt {job.attempts} of {job.max_attempts}",
-                "step": job.step,
-                "attempt": job.attempts,
-                "next_step": f"find what kills the worker, then: everstep retry {job.public_id}",
-            }
-            transition(
-                connection,
-                job,
-                "failed",
-                now=now,
-                actor=worker,
-                reason="worker died, attempts used up",
-                error_json=json.dumps(error),
-            )
         else:
-            reason = f"claimed; the lease of {job.leased_by} had ended at step {job.step}" if taken_over else "claimed"
-            claimed.append(
-                transition(
-                    connection,
-                    job,
-                    "running",
-                    now=now,
-                    actor=worker,
-                    reason=reason,
-                    claim_no=job.claim_no + 1,
-                    attempts=job.attempts + 1,
-                    leased_by=worker,
-                    lease_until=now + lease_ms,
-                )
-            )
+            count = job.with_another_failure()
+            if count["failures"] >= job.max_attempts:
+                _give_up(connection, job, count, now, worker)
+            else:
+                reason = f"claimed; the lease of {job.leased_by} had ended at step {job.step}"
+                claimed.append(_start(connection, job, reason, now, worker, lease_ms, **count))
     return claimed
+
+
+def _start(connection: Connection, job: Job, reason: str, now: int, worker: str, lease_ms: int, **changes: int) -> Job:
+    lease = {"claim_no": job.claim_no + 1, "leased_by": worker, "lease_until": now + lease_ms}
+    attempts = job.attempts + 1
+    return transition(
+        connection, job, "running", now=now, actor=worker, reason=reason, attempts=attempts, **lease, **changes
+    )
+
+
+def _give_up(connection: Connection, job: Job, count: dict[str, int], now: int, worker: str) -> None:
+    error = {
+        "code": "worker_died",
+        "message": f"the worker {job.leased_by} vanished at step {job.step};"
+        f" {count['failures']} starts in a row ended there",
+        "step": job.step,
+        "attempt": job.attempts,
+        "next_step": f"find what kills the worker, then: everstep retry {job.public_id}",
+    }
+    why = f"workers died {count['failures']} times without progress"
+    transition(connection, job, "failed", now=now, actor=worker, reason=why, error_json=json.dumps(error), **count)
 
 
 def heartbeat(
@@ -339,14 +350,28 @@ def fence(connection: Connection, job_id: int, claim_no: int) -> None:
         raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")
 
 
-def advance(connection: Connection, job_id: int, claim_no: int, *, now: int, **progress: Any) -> None:
-    """Note progress (step, node, tokens) under the fence, and that the job's input is now part of its thread.
+def advance(
+    connection: Connection, job_id: int, claim_no: int, *, now: int, progressed: bool = True, **columns: Any
+) -> None:
+    """Note, under the fence, where a job is, and that its input is now part of its thread.
+
+    Args:
+        connection: The write transaction.
+        job_id: Row id of the job.
+        claim_no: The claim that writes.
+        now: UTC milliseconds.
+        progressed: Whether it brings the job further: a checkpoint or a finished task does, an error does not.
+        **columns: What else to keep current: step, node, tokens.
 
     Raises:
         LostClaim: The claim is no longer the job's.
     """
     held = and_(agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running")
-    changed = connection.execute(update(agent_jobs).where(held).values(input_applied=1, updated_at=now, **progress))
+    changed = connection.execute(
+        update(agent_jobs)
+        .where(held)
+        .values(input_applied=1, progress=agent_jobs.c.progress + progressed, updated_at=now, **columns)
+    )
     if changed.rowcount == 0:
         raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")
 
@@ -404,7 +429,7 @@ def cancel_now(connection: Connection, job: Job, *, now: int, actor: str) -> Job
 
 
 def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
-    """Give a failed job its attempts back, or let one that waits for its backoff run now, from its last checkpoint.
+    """Let a failed job, or one in backoff, run now from its last checkpoint, with its failures forgotten.
 
     Raises:
         JobStateConflict: The job is in no state to be retried.
@@ -423,7 +448,7 @@ def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
             job=job.public_id,
             status=job.status,
         )
-    fresh = {"attempts": 0, "cancel_requested_at": None} if job.status == "failed" else {}
+    fresh = {"failures": 0, "cancel_requested_at": None}
     return transition(
         connection, job, "pending", now=now, actor=actor, reason="redriven", next_run_at=now, error_json=None, **fresh
     )

@@ -238,7 +238,7 @@ def _move_on(
             reason=f"{review.kind} review rejected",
             error_json=json.dumps(error),
         )
-    changes: dict[str, Any] = {"next_run_at": now, "error_json": None}
+    changes: dict[str, Any] = {"next_run_at": now, "error_json": None, "failures": 0}
     if review.kind == "fingerprint":
         changes.update(fingerprint=None, fingerprint_json=None)
     return jobs.transition(

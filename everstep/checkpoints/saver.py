@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("everstep.state")
 
 INTERRUPT, RESUME = "__interrupt__", "__resume__"
+CONTROL = frozenset({INTERRUPT, RESUME, "__error__", "__error_source_node__"})
+"""Channels that tell what happened to a task, not what it produced."""
 _NEXT_NODE = "branch:to:"
 
 Statement = tuple[str, Any, bool]
@@ -192,7 +194,10 @@ class StepSaver(SqliteSaver):
         _, statements = self._record(
             lambda: super(StepSaver, self).put_writes(config, writes, task_id, task_path), dict(writes)
         )
-        return self._submit(statements, None if self._fence is None else self._fence.progress())
+        progress = None
+        if self._fence is not None:
+            progress = {**self._fence.progress(), "progressed": any(channel not in CONTROL for channel, _ in writes)}
+        return self._submit(statements, progress)
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread's checkpoints and writes."""

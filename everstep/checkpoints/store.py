@@ -142,7 +142,7 @@ class Store:
             input: What the graph starts with; JSON data.
             key: Idempotency key; derived from graph, input and workflow version when omitted.
             priority: 0 (can wait) to 10 (urgent).
-            max_attempts: Starts that may fail before the job has failed.
+            max_attempts: Failures in a row, without progress between them, after which the job has failed.
             workflow_version: Part of the derived key: a new version processes old input again, on purpose.
             owner: Whose job it is.
             allow_secret_keys: Accept keys that look like credentials.

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MARK = ".everstep-demo"
 KILL_AT_STEP = 40
 PATIENCE_S = 300.0
-ATTEMPTS = 10  # every kill of a worker counts for each job it ran, and this demo kills workers on purpose
 
 AGENT = '''"""The shipped agent with a journal beside it: each start of a node is a line that no checkpoint undoes."""
 
@@ -90,7 +89,7 @@ def demo(folder: Path, packages: tuple[str, ...], max_files: int, model: str | N
                 "model": model,
             }
             key = repository_key(payload["repository"], "main", payload["operation"], {}, "1")
-            job, _ = store.enqueue("repository", payload, key=key, max_attempts=ATTEMPTS)
+            job, _ = store.enqueue("repository", payload, key=key)
             names[job.public_id] = repository.package
         committed = _story(store, url, folder, repositories, names, screen)
         return _evidence(store, url, folder, repositories, before, committed, screen)

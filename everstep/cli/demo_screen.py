@@ -78,7 +78,7 @@ class Screen:
                 f"[{STATUS_COLOURS[job.status]}]{job.status}[/]",
                 str(job.step),
                 job.node or "",
-                f"{job.attempts}/{job.max_attempts}",
+                str(job.attempts),
                 f"{job.input_tokens:,}",
                 f"{job.output_tokens:,}",
             )

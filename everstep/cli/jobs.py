@@ -46,7 +46,7 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
             job.graph,
             f"[{STATUS_COLOURS[job.status]}]{job.status}[/]",
             str(job.step),
-            f"{job.attempts}/{job.max_attempts}",
+            str(job.attempts),
             str(job.priority),
             rfc3339(job.updated_at),
         )
@@ -82,7 +82,8 @@ def _print_job(view: dict[str, Any]) -> None:
     click.echo(f"job        {view['id']}  {status}")
     click.echo(f"graph      {view['graph']} (workflow version {view['workflow_version']}, priority {view['priority']})")
     click.echo(f"step       {view['step']}" + (f", next: {view['node']}" if view["node"] else ""))
-    click.echo(f"attempts   {view['attempts']} of {view['max_attempts']}; started {view['claim_no']} times")
+    failures = f"{view['failures']} of {view['max_attempts']} failures in a row without progress"
+    click.echo(f"attempts   {view['attempts']}; {failures}; started {view['claim_no']} times")
     if view["leased_by"]:
         click.echo(f"lease      {view['leased_by']} until {view['lease_until']}")
     click.echo(f"tokens     {view['input_tokens']} in, {view['output_tokens']} out")

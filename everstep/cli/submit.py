@@ -27,7 +27,11 @@ POLL_S = 0.1
 @click.option("--key", help="Idempotency key. Without one it is made of graph, input and workflow version.")
 @click.option("--priority", type=click.IntRange(0, 10), default=5, show_default=True, help="10 is the most urgent.")
 @click.option(
-    "--max-attempts", type=click.IntRange(1, 1000), default=3, show_default=True, help="Starts that may fail."
+    "--max-attempts",
+    type=click.IntRange(1, 1000),
+    default=3,
+    show_default=True,
+    help="Failures without progress that end the job.",
 )
 @click.option("--workflow-version", default="1", show_default=True, help="A new version processes old input again.")
 @click.option("--owner", default="default", show_default=True, help="Whose job it is.")
@@ -92,7 +96,7 @@ def _wait(store: Store, job: Job) -> Job:
         now = (job.status, job.step, job.node, job.attempts)
         if now != seen:
             following = f" → {job.node}" if job.node else ""
-            click.echo(f"{job.status}  step {job.step}{following}  attempt {job.attempts}/{job.max_attempts}", err=True)
+            click.echo(f"{job.status}  step {job.step}{following}  attempt {job.attempts}", err=True)
             seen = now
         if job.status in EXIT_CODES:
             break

@@ -38,6 +38,7 @@ def job_view(job: Job) -> dict[str, Any]:
         "status": job.status,
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
+        "failures": job.failures,
         "step": job.step,
         "node": job.node,
         "priority": job.priority,

@@ -51,7 +51,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
             click.echo(json.dumps({"event": event, **job_view(job)}))
             return
         colour = STATUS_COLOURS.get(event, "white")
-        detail = f"step {job.step}, attempt {job.attempts}/{job.max_attempts}"
+        detail = f"step {job.step}, attempt {job.attempts}"
         if event in ("failed", "retry", "review") and job.error_json:
             detail += f": {text(json.loads(job.error_json)['message'], 160)}"
         click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)

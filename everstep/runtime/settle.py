@@ -149,20 +149,37 @@ def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor:
     connection.execute(
         insert(evidence).values(job_id=job.id, claim_no=job.claim_no, kind="error", detail_json=text, at=now)
     )
-    if verdict.kind == "retry" and job.attempts < job.max_attempts:
-        wait = backoff.delay_ms(max(job.attempts - 1, 0), verdict.retry_after_ms, randomness)
+    count = job.with_another_failure()
+    if verdict.kind == "retry" and count["failures"] < job.max_attempts:
+        wait = backoff.delay_ms(count["failures"] - 1, verdict.retry_after_ms, randomness)
         reason = f"{what['type']}: retry in {wait / 1000:.1f} s ({verdict.reason})"
         return jobs.transition(
-            connection, job, "retry", now=now, actor=actor, reason=reason, next_run_at=now + wait, error_json=text
+            connection,
+            job,
+            "retry",
+            now=now,
+            actor=actor,
+            reason=reason,
+            next_run_at=now + wait,
+            error_json=text,
+            **count,
         )
     if verdict.kind == "review":
         question = Question("error", f"claim {job.claim_no}", {"question": "Try again?", **what})
         reviews.open_all(connection, job, [question], now=now)
         return jobs.transition(
-            connection, job, "review", now=now, actor=actor, reason=f"{what['type']}: {verdict.reason}", error_json=text
+            connection,
+            job,
+            "review",
+            now=now,
+            actor=actor,
+            reason=f"{what['type']}: {verdict.reason}",
+            error_json=text,
+            **count,
         )
     reviews.close_all(connection, job.id, now=now)
-    reason = "attempts used up" if verdict.kind == "retry" else verdict.reason
+    used_up = f"{count['failures']} failures without progress"
+    reason = used_up if verdict.kind == "retry" else verdict.reason
     return jobs.transition(
-        connection, job, "failed", now=now, actor=actor, reason=f"{what['type']}: {reason}", error_json=text
+        connection, job, "failed", now=now, actor=actor, reason=f"{what['type']}: {reason}", error_json=text, **count
     )

@@ -514,14 +514,14 @@ def test_a_job_that_ended_cannot_be_cancelled(store: Store, status: str) -> None
 
 
 def test_a_failed_job_that_is_redriven_gets_its_attempts_back(store: Store, clock: ManualClock) -> None:
-    """Redriving a failed job makes it pending now, with all attempts, and forgets the request to cancel."""
+    """Redriving a failed job makes it pending now, with its failures forgotten, and forgets the request to cancel."""
     store.enqueue("graph", {})
     job = begin_running(store)
     store.cancel(job.public_id)
     settled(store, job, Outcome("cancelled"))
     clock.advance(5)
     again = store.redrive(job.public_id, by="ann")
-    assert (again.status, again.attempts, again.cancel_requested_at, again.error_json) == ("pending", 0, None, None)
+    assert (again.status, again.failures, again.cancel_requested_at, again.error_json) == ("pending", 0, None, None)
     assert [found.id for found in claim(store)] == [job.id]
 
 
