@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import time
@@ -91,6 +92,11 @@ def _run(command: str, cwd: Path, timeout: float) -> CommandResult:
         exit_code, output = 127, str(error).encode()
     text = output[-OUTPUT_BYTES:].decode(errors="replace")
     return CommandResult(command, exit_code, text, round(time.monotonic() - started, 3))
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment without what points git elsewhere than to `cwd` (set when a git hook started us)."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
 
 def _store(outcome: Verification) -> None:

@@ -1,6 +1,5 @@
 """Which chat model a node talks to."""
 
-import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -11,7 +10,6 @@ from everstep.errors import ModelUnavailable
 from everstep.nodes.model import VARIABLE, choose_model
 
 FALLBACK = FakeListChatModel(responses=["fallback"])
-HAS_LANGCHAIN = importlib.util.find_spec("langchain") is not None
 
 
 def test_without_a_name_the_graphs_own_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,14 +28,6 @@ def test_the_job_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) ->
         choose_model("job:model", lambda: FALLBACK)
 
 
-@pytest.mark.skipif(HAS_LANGCHAIN, reason="the extra `models` is installed")
-def test_without_langchain_the_error_names_the_extra() -> None:
-    """A model by name needs the extra, and the error says how to install it."""
-    with pytest.raises(ModelUnavailable) as caught:
-        choose_model("openai:gpt-5", lambda: FALLBACK)
-    assert "everstep[models]" in caught.value.next_step
-
-
 def test_a_missing_langchain_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import of langchain that fails is an error that names the extra, whatever is installed here."""
     monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
@@ -47,7 +37,6 @@ def test_a_missing_langchain_is_told_with_the_extra(monkeypatch: pytest.MonkeyPa
     assert caught.value.as_dict()["model"] == "missing:langchain"
 
 
-@pytest.mark.skipif(not HAS_LANGCHAIN, reason="needs the extra `models`")
 def test_an_unknown_provider_is_told() -> None:
     """A provider langchain does not know, or whose package is missing, is an error that names the model."""
     with pytest.raises(ModelUnavailable) as caught:
