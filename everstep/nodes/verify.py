@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -77,19 +78,25 @@ def verify(
 def _run(command: str, cwd: Path, timeout: float) -> CommandResult:
     started = time.monotonic()
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             shlex.split(command),
             cwd=cwd,
-            timeout=timeout,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            check=False,
+            start_new_session=True,
         )
-        exit_code, output = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as error:
-        exit_code, output = 124, (error.stdout or b"") + f"\nstill running after {timeout} s".encode()
     except OSError as error:
         exit_code, output = 127, str(error).encode()
+    else:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+            exit_code = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # its children too, or they would hold the pipe
+            output, _ = process.communicate()
+            exit_code, output = 124, output + f"\nstill running after {timeout} s".encode()
     text = output[-OUTPUT_BYTES:].decode(errors="replace")
     return CommandResult(command, exit_code, text, round(time.monotonic() - started, 3))
 
