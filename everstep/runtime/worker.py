@@ -39,6 +39,7 @@ logger = logging.getLogger("everstep.worker")
 
 POLL_S = 0.2
 OUTAGE_BACKOFF_S = 60.0
+NODE_THREADS = 8
 DRAINING = "worker is draining"
 WAITING = ("pending", "retry")
 
@@ -109,15 +110,13 @@ class Worker:
         asyncio.run(self._run_with_signals(until_idle))
 
     async def run_async(self, *, until_idle: bool = False) -> None:
-        """Claim and run jobs until drained.
+        """Claim and run jobs until drained. Sync nodes run on the loop's default executor: make it large enough for them.
 
         Args:
             until_idle: Return when no job is left that could run without a person.
         """
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        threads = ThreadPoolExecutor(max_workers=max(32, self._concurrency * 8), thread_name_prefix="everstep-node")
-        self._loop.set_default_executor(threads)
         heartbeat = Heartbeat(self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat)
         heartbeat.start()
         try:
@@ -135,7 +134,6 @@ class Worker:
                 running.task.cancel()
             await asyncio.gather(*(running.task for running in self._running.values()), return_exceptions=True)
             await asyncio.to_thread(heartbeat.stop)
-            threads.shutdown(wait=False, cancel_futures=True)
             self._tracing.shutdown()
 
     def drain(self) -> None:
@@ -147,8 +145,11 @@ class Worker:
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def _run_with_signals(self, until_idle: bool) -> None:
+        loop = asyncio.get_running_loop()
+        # A sync node that blocks takes a thread; asyncio's own few would let some jobs starve others.
+        threads = max(32, self._concurrency * NODE_THREADS)
+        loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="everstep-node"))
         if threading.current_thread() is threading.main_thread():
-            loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal, number)
         await self.run_async(until_idle=until_idle)
@@ -218,6 +219,8 @@ class Worker:
 
     def _start(self, job: Job) -> None:
         control = RunControl()
+        if self._draining:
+            control.request_drain(DRAINING)
         leg = Leg(self._store, self._graphs, self._tracing, job, worker=self.id, control=control)
         task = asyncio.create_task(self._run_job(job, leg), name=f"job {job.public_id}")
         self._running[job.id] = _Running(job, leg, task, control)
