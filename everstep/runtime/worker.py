@@ -110,7 +110,7 @@ class Worker:
         asyncio.run(self._run_with_signals(until_idle))
 
     async def run_async(self, *, until_idle: bool = False) -> None:
-        """Claim and run jobs until drained. Sync nodes run on the loop's default executor: make it large enough for them.
+        """Claim and run jobs until drained. Sync nodes run on the loop's default executor; make it large enough.
 
         Args:
             until_idle: Return when no job is left that could run without a person.
