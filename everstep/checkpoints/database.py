@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import threading
 import time
@@ -36,7 +37,7 @@ def path_of(url: str) -> Path:
             next_step="use a file: --store sqlite:///everstep.db",
         )
     raise StoreUrlInvalid(
-        f"not a store URL: {url!r}",
+        f"not a store URL: {re.sub('//.*@', '//…@', url)!r}",
         next_step="use sqlite:///FILE (three slashes for a relative file, four for an absolute one); no parameters",
     )
 
@@ -88,18 +89,27 @@ def prepare(path: Path) -> None:
         StoreCorrupt: The file is not a SQLite database, is damaged, or belongs to another program.
         StoreTooNew: A newer Everstep wrote it.
     """
-    if not path.parent.is_dir():
-        raise StoreUnavailable(
-            f"the folder of the record does not exist: {path.parent}",
-            next_step=f"create it (mkdir -p {path.parent}) or give another --store",
-            path=str(path),
-        )
     try:
+        if not path.parent.is_dir():
+            raise StoreUnavailable(
+                f"the folder of the record does not exist: {path.parent}",
+                next_step=f"create it (mkdir -p {path.parent}) or give another --store",
+                path=str(path),
+            )
+        if path.is_dir():
+            raise StoreUnavailable(
+                f"the record {path} is a folder",
+                next_step=f"name a file in it: --store sqlite:///{path / 'everstep.db'}",
+                path=str(path),
+            )
         if _version(path) != HEAD:
             with _migrating:  # Alembic keeps what it works on in module globals, so threads take turns
                 _migrate(path)
     except (sqlite3.Error, DBAPIError) as error:
         raise translate(error, path) from error
+    except OSError as error:
+        what, next_step = _UNAVAILABLE[sqlite3.SQLITE_PERM]
+        raise StoreUnavailable(f"the record {path} {what}: {error.strerror}", next_step=next_step) from error
 
 
 def _version(path: Path) -> str | None:
@@ -198,6 +208,12 @@ def translate(error: BaseException, path: Path) -> Exception:
         return StoreCorrupt(
             f"the record {path} is not a SQLite database or is damaged: {original}",
             next_step="keep the file, restore a backup or recover it (sqlite3 FILE .recover), or give another --store",
+            path=str(path),
+        )
+    if code == sqlite3.SQLITE_ERROR and str(original).startswith(("no such table", "no such column")):
+        return StoreCorrupt(
+            f"the record {path} lacks what belongs to it: {original}",
+            next_step="restore a backup, or give another --store; everstep doctor tells what is missing",
             path=str(path),
         )
     if code in _UNAVAILABLE:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everstep.cli import demo_evidence
-from everstep.cli.demo_screen import Screen
 from everstep.errors import EverstepError
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
+    from everstep.cli.demo_screen import Screen
     from everstep.graphs.demo_repositories import DemoRepository
 
 MARK = ".everstep-demo"
@@ -62,6 +62,7 @@ def demo(folder: Path, packages: tuple[str, ...], max_files: int, model: str | N
     """
     from everstep.checkpoints.canonical import repository_key
     from everstep.checkpoints.store import Store
+    from everstep.cli.demo_screen import Screen
     from everstep.graphs.demo_repositories import DEMO_PACKAGES, make_repositories
 
     folder = folder.absolute()

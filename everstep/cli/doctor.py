@@ -7,8 +7,8 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -41,7 +41,8 @@ class Finding:
 @json_option
 def doctor(config_path: Path, store_url: str, as_json: bool) -> int:
     """Check environment, record and graphs, and say what is wrong and what to do. Exits 1 if anything is wrong."""
-    findings = [*_environment(), *_record(store_url, config_path), *_graphs(config_path), *_traces()]
+    with redirect_stdout(sys.stderr):  # what a graph prints as it is imported is no finding
+        findings = [*_environment(), *_record(store_url, config_path), *_graphs(config_path), *_traces()]
     wrong = any(finding.level == "wrong" for finding in findings)
     if as_json:
         print_json({"ok": not wrong, "findings": [asdict(finding) for finding in findings]})
@@ -55,6 +56,8 @@ def doctor(config_path: Path, store_url: str, as_json: bool) -> int:
 
 
 def _environment() -> Iterator[Finding]:
+    from importlib.metadata import version
+
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     yield Finding("environment", "ok", f"Python {platform.python_version()} on {sys.platform}; {packages}")
     if sqlite3.sqlite_version_info < (3, 35):
@@ -69,10 +72,11 @@ def _record(store_url: str, config_path: Path) -> Iterator[Finding]:
 
     try:
         path = database.path_of(store_url)
-        if path.parent.is_dir() and not path.exists():
+        if os.access(path.parent, os.W_OK | os.X_OK) and not path.exists():
             yield Finding("record", "ok", f"{path} does not exist yet; the first command that needs it makes it")
             return
         with Store.open(store_url) as store:
+            store.write(lambda _: None).result()  # takes the write lock, which a read-only record refuses
             yield from _inside(store, config_path)
     except EverstepError as error:
         yield Finding("record", "wrong", error.message, error.next_step)
@@ -149,6 +153,8 @@ def _graphs(config_path: Path) -> Iterator[Finding]:
 
 
 def _traces() -> Iterator[Finding]:
+    from importlib.metadata import version
+
     from everstep.observability import tracing
 
     enabled = tracing.from_environment(service_version=version("everstep")).is_enabled()

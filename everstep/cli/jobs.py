@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +33,8 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
         print_json([job_view(job) for job in found])
         return
     if not found:
-        click.echo("no jobs" + (f" in state {status}" if status else "") + "; add one with: everstep submit", err=True)
+        state = f" in state {status}" if status else ""
+        click.echo(f"no jobs{state} in {store.path}; add one with: everstep submit", err=True)
         return
     from rich.console import Console
     from rich.table import Table
@@ -50,7 +52,10 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
             str(job.priority),
             rfc3339(job.updated_at),
         )
-    Console(width=None if Console().is_terminal else 160).print(table)
+    console = Console(width=None if Console().is_terminal else 160)
+    with console.capture() as drawn:
+        console.print(table)
+    click.echo(drawn.get(), nl=False)
 
 
 @click.command()
@@ -167,7 +172,7 @@ def _checkpoints(store: Store, job: Job, limit: int) -> Any:
             else None,
             "step": saved.metadata.get("step"),
             "source": saved.metadata.get("source"),
-            "created_at": saved.checkpoint["ts"],
+            "created_at": rfc3339(round(datetime.fromisoformat(saved.checkpoint["ts"]).timestamp() * 1000)),
             "next": [name.removeprefix("branch:to:") for name in values if name.startswith("branch:to:")],
             "channels": sorted(name for name in values if not name.startswith(("branch:to:", "__"))),
             "pending_writes": len(saved.pending_writes or ()),

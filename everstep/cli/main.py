@@ -25,9 +25,14 @@ class Commands(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(package_name="everstep", prog_name="everstep")
-def everstep() -> None:
+@click.pass_context
+def everstep(context: click.Context) -> None:
     """Agents that never lose a step: run any LangGraph graph as a durable job.
 
     Kill the machine at step 40 and the job goes on at step 41, with nothing done twice.
@@ -35,6 +40,8 @@ def everstep() -> None:
     Exit codes: 0 fine, 1 a job or a check failed, 2 a job waits in review, 64 and above the command could not
     do its work (64 usage or input, 65 conflict or bad data, 66 not found, 69 record unavailable, 78 configuration).
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def _register() -> None:
@@ -67,17 +74,15 @@ def main(arguments: list[str] | None = None) -> None:
         code = everstep.main(args=arguments, prog_name="everstep", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except EverstepError as error:
-        _report(error.as_dict(), as_json)
+        _report({**error.as_dict(), "next_step": error.next_step or _look_closer(error.ids)}, as_json)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
-        if as_json:
-            _report({"code": "usage", "message": error.format_message(), "next_step": "see --help"}, as_json)
-        else:
-            error.show()
-        sys.exit(EX_USAGE if isinstance(error, click.UsageError) else error.exit_code)
+        command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "everstep"
+        _report({"code": "usage", "message": error.format_message(), "next_step": f"{command} --help"}, as_json)
+        sys.exit(EX_USAGE)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
@@ -87,6 +92,14 @@ def main(arguments: list[str] | None = None) -> None:
         what = {"code": "internal_error", "message": f"{type(error).__name__}: {error}"}
         _report({**what, "next_step": "run it again with EVERSTEP_DEBUG=1 for the traceback, and report it"}, as_json)
         sys.exit(EX_SOFTWARE)
+
+
+def _look_closer(ids: dict[str, Any]) -> str:
+    if "review" in ids:
+        return f"look at it with: everstep review show {ids['review']}"
+    if "job" in ids:
+        return f"look at it with: everstep show {ids['job']}"
+    return "everstep doctor tells what is wrong"
 
 
 def _report(error: dict[str, Any], as_json: bool) -> None:

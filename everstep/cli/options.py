@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = "sqlite:///everstep.db"
 DEFAULT_CONFIG = "langgraph.json"
+MAX_DIGITS = 1000  # Python refuses to read integers of more than 4300 digits
+_BARE_VALUE = re.compile(r"-?[0-9][0-9.eE+-]*|null|true|false|NaN|-?Infinity")
 
 store_option = click.option(
     "--store",
@@ -34,7 +38,7 @@ config_option = click.option(
     "config_path",
     metavar="FILE",
     envvar="EVERSTEP_CONFIG",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=DEFAULT_CONFIG,
     show_default=True,
     show_envvar=True,
@@ -45,11 +49,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON t
 
 @contextmanager
 def opened(store_url: str) -> Generator[Store]:
-    """The record, opened for one command."""
+    """The record, opened for one command. What SQLite says of damage while it is used is an error of the catalogue."""
+    from everstep.checkpoints import database
     from everstep.checkpoints.store import Store
 
     with Store.open(store_url) as store:
-        yield store
+        try:
+            yield store
+        except sqlite3.Error as error:
+            raise database.translate(error, store.path) from error
 
 
 def parse_json(text: str, what: str) -> Any:
@@ -60,23 +68,39 @@ def parse_json(text: str, what: str) -> Any:
     """
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in items]
-        for name in names:
-            if names.count(name) > 1:
+        value: dict[str, Any] = {}
+        for name, member in items:
+            if name in value:
                 raise PayloadInvalid(f"{what} names {name!r} twice in one object", next_step="keep one of them")
-        return dict(items)
+            value[name] = member
+        return value
 
     def constant(name: str) -> Any:
         raise PayloadInvalid(f"{what} holds {name}, which JSON does not have", next_step="use null or a string")
 
+    def integer(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise PayloadInvalid(f"{what} holds a number of {len(digits)} digits", next_step="write it as a string")
+        return int(digits)
+
+    if not text.strip():
+        raise PayloadInvalid(f"{what} is empty", next_step="give a JSON value, such as {}")
     try:
-        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_int=integer)
     except json.JSONDecodeError as error:
-        line = text.splitlines()[error.lineno - 1] if text.strip() else ""
         raise PayloadInvalid(
-            f"{what} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}: {line[:80]!r}",
+            f"{what} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}: {_near(error)!r}",
             next_step="strings and names need double quotes; in a shell put single quotes around the whole",
         ) from error
+    except RecursionError as error:
+        raise PayloadInvalid(f"{what} is nested too deeply", next_step="flatten it") from error
+
+
+def _near(error: json.JSONDecodeError) -> str:
+    """The part of the line in which a mistake was found, up to a little behind it."""
+    lines = error.doc.split("\n")
+    start = max(error.colno - 60, 0)
+    return lines[error.lineno - 1][start : error.colno + 20]
 
 
 def read_input(given: str) -> Any:
@@ -86,20 +110,24 @@ def read_input(given: str) -> Any:
         PayloadInvalid: It is none of these.
     """
     if given == "-":
-        return parse_json(sys.stdin.read(), "standard input")
-    looks_like_json = given.lstrip()[:1] in ("{", "[", '"')
-    if not looks_like_json and _is_file(given):
-        try:
-            return parse_json(Path(given).read_text(encoding="utf-8"), f"the file {given}")
-        except UnicodeDecodeError as error:
-            raise PayloadInvalid(f"the file {given} is not UTF-8 text", next_step="save it as UTF-8") from error
-    if not looks_like_json and given.endswith(".json"):
-        raise PayloadInvalid(f"no such file: {given}", next_step="give an existing file, or JSON text")
-    return parse_json(given, "--input")
-
-
-def _is_file(name: str) -> bool:
+        return parse_json(_decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
+    if not given.strip() or given.lstrip()[0] in '{["':
+        return parse_json(given, "--input")
     try:
-        return Path(name).is_file()
-    except (OSError, ValueError):
-        return False
+        content = Path(given).read_bytes()
+    except (OSError, ValueError) as error:
+        if _BARE_VALUE.fullmatch(given.strip()):
+            return parse_json(given, "--input")
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise PayloadInvalid(
+            f"--input is neither JSON nor a file that can be read: {given[:80]!r} ({reason})",
+            next_step="give JSON text in single quotes, the name of a file, or - for standard input",
+        ) from error
+    return parse_json(_decoded(content, f"the file {given}"), f"the file {given}")
+
+
+def _decoded(content: bytes, what: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PayloadInvalid(f"{what} is not UTF-8 text", next_step="save it as UTF-8") from error

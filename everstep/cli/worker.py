@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,10 +46,11 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
     logging.getLogger("everstep").setLevel(logging.INFO)
     catalogue = GraphCatalogue.from_config(config_path)
     catalogue.prepare()  # the configuration's `env` may say where traces go
+    output = sys.stdout
 
     def tell(event: str, job: Job) -> None:
         if as_json:
-            click.echo(json.dumps({"event": event, **job_view(job)}))
+            click.echo(json.dumps({"event": event, **job_view(job)}), file=output)
             return
         colour = STATUS_COLOURS.get(event, "white")
         detail = f"step {job.step}, attempt {job.attempts}"
@@ -56,7 +58,8 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
             detail += f": {text(json.loads(job.error_json)['message'], 160)}"
         click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
 
-    with opened(store_url) as store:
+    with opened(store_url) as store, redirect_stdout(sys.stderr if as_json else output):
+        store.write(lambda _: None).result()  # a record that cannot be written is an outage later, but a mistake now
         running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell)
         if not as_json:
             click.echo(f"worker {running.id} on {store.path}: {', '.join(catalogue.names())}", err=True)

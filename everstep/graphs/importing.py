@@ -47,7 +47,7 @@ def import_graph(entry: GraphEntry, folder: Path) -> Any:
     with _importing:
         try:
             module = _import_file(target.file, folder) if target.file else importlib.import_module(target.source)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # also what leaves programs and tests: it must not leave the worker
             raise load_failed(entry.name, str(target), error) from error
     value: Any = module
     for name in target.variable.split("."):
