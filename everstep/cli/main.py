@@ -18,11 +18,21 @@ import click
 from everstep.errors import EX_SOFTWARE, EX_USAGE, EverstepError
 
 
+class ReaderGone(Exception):
+    """Whoever read stdout stopped reading, as in `everstep jobs | head -1`."""
+
+
 class Commands(click.Group):
     """The commands in the order a newcomer meets them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would make it exit code 1, which says that a job failed
+            raise ReaderGone from error
 
 
 @click.group(
@@ -83,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
         command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "everstep"
         _report({"code": "usage", "message": error.format_message(), "next_step": f"{command} --help"}, as_json)
         sys.exit(EX_USAGE)
-    except BrokenPipeError:
+    except ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:

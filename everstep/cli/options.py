@@ -61,11 +61,12 @@ def opened(store_url: str) -> Generator[Store]:
 
 
 def parse_json(text: str, what: str) -> Any:
-    """Strict JSON (RFC 8259, and no duplicate names or NaN: one text has one meaning).
+    """Strict JSON (RFC 8259, no duplicate names, nothing without an exact form: one text has one meaning).
 
     Raises:
         PayloadInvalid: It is not; the error names the place.
     """
+    from everstep.checkpoints.canonical import canonical_json
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         value: dict[str, Any] = {}
@@ -86,7 +87,7 @@ def parse_json(text: str, what: str) -> Any:
     if not text.strip():
         raise PayloadInvalid(f"{what} is empty", next_step="give a JSON value, such as {}")
     try:
-        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_int=integer)
+        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_int=integer)
     except json.JSONDecodeError as error:
         raise PayloadInvalid(
             f"{what} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}: {_near(error)!r}",
@@ -94,6 +95,8 @@ def parse_json(text: str, what: str) -> Any:
         ) from error
     except RecursionError as error:
         raise PayloadInvalid(f"{what} is nested too deeply", next_step="flatten it") from error
+    canonical_json(value)
+    return value
 
 
 def _near(error: json.JSONDecodeError) -> str:

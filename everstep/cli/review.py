@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 
 from everstep.cli.options import json_option, opened, parse_json, store_option
-from everstep.cli.views import print_json, review_view, text
+from everstep.cli.views import print_json, review_view, short_error, text
 
 value_option = click.option("--value", metavar="JSON", help="The value that goes with the answer.")
 reason_option = click.option("--reason", metavar="TEXT", help="Why, in your words; it is kept with the answer.")
@@ -43,6 +43,8 @@ def _question(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     asked = cast("dict[str, Any]", value)
+    if "code" in asked and "message" in asked:
+        return f"{asked.get('question')} {short_error(asked)}"
     requests = asked.get("action_requests")
     return (requests[0].get("description") or requests[0]) if requests else asked.get("question") or asked
 

@@ -122,6 +122,12 @@ def next_action(job: Job, reviews: list[Review]) -> str:
     return "nothing"
 
 
+def short_error(error: dict[str, Any]) -> str:
+    """An error as it is stored with a job, in a few words: the type, without its module, and the message."""
+    kind = str(error.get("type") or error["code"]).rpartition(".")[2]
+    return f"{kind}: {error['message']}"
+
+
 def text(value: Any, width: int = 200) -> str:
     """A value in one short line."""
     line = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

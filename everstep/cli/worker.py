@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everstep.cli.options import config_option, json_option, opened, store_option
-from everstep.cli.views import STATUS_COLOURS, job_view, text
+from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
 
 if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
@@ -55,7 +55,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
         colour = STATUS_COLOURS.get(event, "white")
         detail = f"step {job.step}, attempt {job.attempts}"
         if event in ("failed", "retry", "review") and job.error_json:
-            detail += f": {text(json.loads(job.error_json)['message'], 160)}"
+            detail += f": {text(short_error(json.loads(job.error_json)), 160)}"
         click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
 
     with opened(store_url) as store, redirect_stdout(sys.stderr if as_json else output):

@@ -1,0 +1,218 @@
+"""A user's folder: the graphs in it, its record, and the real `everstep` command run there as a process of its own."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everstep.checkpoints.store import Store
+
+PATIENCE_S = 60.0
+COMMAND = (sys.executable, "-m", "everstep")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+_BYTECODE = tempfile.mkdtemp(prefix="everstep-bytecode-")  # what is compiled once serves all processes of a test run
+atexit.register(shutil.rmtree, _BYTECODE, True)
+
+_WITHOUT_PRIVILEGE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: then even root is held to file permissions
+    if libc.prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP
+        raise OSError(ctypes.get_errno(), "cannot drop a capability")
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """A user's environment: nothing of Everstep's or of a trace backend's set, compiled code kept for the next one."""
+    foreign = ("EVERSTEP_", "OTEL_", "LANGFUSE_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return {**kept, "PYTHONPYCACHEPREFIX": _BYTECODE, **variables}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def value(self) -> Any:
+        """What it wrote to stdout, which must be JSON and nothing else."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error it wrote to stderr as JSON, in the last line."""
+        return json.loads(self.err.splitlines()[-1])["error"]
+
+
+class Folder:
+    """A folder to work in.
+
+    Args:
+        path: Where; it exists.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def url(self) -> str:
+        """The URL of the record in it."""
+        return f"sqlite:///{self.path / 'everstep.db'}"
+
+    def write(self, **files: str) -> Folder:
+        """Make Python files, named by the keywords."""
+        for name, text in files.items():
+            (self.path / f"{name}.py").write_text(text, encoding="utf-8")
+        return self
+
+    def configure(self, **graphs: Any) -> Folder:
+        """Make a `langgraph.json` that names these graphs."""
+        (self.path / "langgraph.json").write_text(json.dumps({"graphs": graphs}), encoding="utf-8")
+        return self
+
+    def copy(self, to: Path) -> Folder:
+        """The same folder at another place, with a record of its own."""
+        shutil.copytree(self.path, to)
+        return Folder(to)
+
+    def run(
+        self,
+        *arguments: str,
+        given: str | bytes = b"",
+        unprivileged: bool = False,
+        stdout: int | None = None,
+        **variables: str,
+    ) -> Ran:
+        """Run `everstep` with these arguments and wait for it.
+
+        Args:
+            *arguments: Of the command.
+            given: Its standard input.
+            unprivileged: Hold it to file permissions, even when the tests run as root.
+            stdout: A file descriptor to write to; captured when omitted.
+            **variables: Environment variables.
+        """
+        command = [*COMMAND, *arguments]
+        if unprivileged and os.geteuid() == 0:
+            command = [sys.executable, "-c", _WITHOUT_PRIVILEGE, *command[1:]]
+        ran = subprocess.run(
+            command,
+            cwd=self.path,
+            env=environment(**variables),
+            input=given.encode() if isinstance(given, str) else given,
+            stdout=subprocess.PIPE if stdout is None else stdout,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        return Ran(ran.returncode, (ran.stdout or b"").decode(), ran.stderr.decode())
+
+    def all(self, *commands: Sequence[str]) -> list[Ran]:
+        """Run several commands at once; the results are in the order of the commands."""
+        with ThreadPoolExecutor(max_workers=4) as threads:
+            return list(threads.map(lambda arguments: self.run(*arguments), commands))
+
+    def json(self, *arguments: str) -> Any:
+        """What a command that must exit 0 says with `--json`."""
+        ran = self.run(*arguments, "--json")
+        assert ran.code == 0, ran
+        return ran.value
+
+    def submit(self, graph: str, *options: str, given: str = "{}") -> str:
+        """Submit a job; returns its id."""
+        ran = self.run("submit", graph, "--input", given, *options)
+        assert ran.code == 0, ran
+        return ran.out.strip()
+
+    def enqueue(self, *graphs: str) -> dict[str, str]:
+        """Put a job of each graph into the record, without the command; returns the ids by graph."""
+        with Store.open(self.url) as store:
+            return {graph: store.enqueue(graph, {}).job.public_id for graph in graphs}
+
+    @contextmanager
+    def worker(self, *options: str) -> Generator[Worker]:
+        """A worker process for the time of a block; whatever is left of it is killed after it."""
+        process = subprocess.Popen(
+            [*COMMAND, "worker", "--json", *options],
+            cwd=self.path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        deadline = threading.Timer(PATIENCE_S, process.kill)
+        deadline.start()
+        try:
+            yield Worker(process)
+        finally:
+            deadline.cancel()
+            process.kill()
+            process.communicate()
+
+
+class Worker:
+    """A worker process and what it tells: a line of JSON for each job it claims or settles."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.events: list[dict[str, Any]] = []
+
+    def until(self, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """Read what it tells until that is enough; fails when the worker ends before."""
+        assert self.process.stdout is not None
+        while not enough(self.events):
+            line = self.process.stdout.readline()
+            if not line:
+                raise AssertionError(f"the worker ended: {self.process.stderr and self.process.stderr.read()}")
+            self.events.append(json.loads(line))
+        return self.events
+
+    def until_settled(self, *jobs: str) -> dict[str, str]:
+        """Read until each of these jobs was settled; returns what as, by id."""
+        self.until(lambda events: set(jobs) <= {event["id"] for event in events if event["event"] != "claimed"})
+        return {event["id"]: event["event"] for event in self.events if event["event"] != "claimed"}
+
+    def until_claimed(self, *jobs: str) -> None:
+        """Read until each of these jobs was claimed."""
+        self.until(lambda events: set(jobs) <= {event["id"] for event in events if event["event"] == "claimed"})
+
+
+def times(value: Any) -> Iterator[Any]:
+    """Everything in a JSON value whose name says that it is a time."""
+    if isinstance(value, dict):
+        for name, member in value.items():
+            if name in ("at", "lease_until") or name.endswith("_at"):
+                yield member
+            else:
+                yield from times(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from times(member)
+
+
+def is_refused(ran: Ran, code: int, error: str) -> None:
+    """Assert that a command was refused as it should be: the exit code, the error's code, a next step, no traceback."""
+    assert "Traceback" not in ran.out + ran.err, ran
+    assert ran.code == code, ran
+    assert ran.out == "", ran
+    assert f"[{error}]" in ran.err, ran
+    assert re.search(r"^next: +\S", ran.err, re.MULTILINE), ran

@@ -1,0 +1,231 @@
+"""`everstep jobs`, `show` and `history`: what they tell, which other programs rely on."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import STATUSES, Prepared
+from tests.cli.folder import TIME, Folder, is_refused, times
+
+TEXT, NUMBER, MAYBE_TEXT, ANY = (str,), (int,), (str, type(None)), (object,)
+
+JOB: dict[str, tuple[type, ...]] = {
+    "id": TEXT,
+    "graph": TEXT,
+    "thread_id": TEXT,
+    "status": TEXT,
+    "attempts": NUMBER,
+    "max_attempts": NUMBER,
+    "failures": NUMBER,
+    "step": NUMBER,
+    "node": MAYBE_TEXT,
+    "priority": NUMBER,
+    "idempotency_key": TEXT,
+    "workflow_version": TEXT,
+    "owner": TEXT,
+    "leased_by": MAYBE_TEXT,
+    "lease_until": MAYBE_TEXT,
+    "claim_no": NUMBER,
+    "next_run_at": TEXT,
+    "cancel_requested_at": MAYBE_TEXT,
+    "created_at": TEXT,
+    "updated_at": TEXT,
+    "input_tokens": NUMBER,
+    "output_tokens": NUMBER,
+    "input": ANY,
+    "error": (dict, type(None)),
+    "result": ANY,
+    "result_digest": MAYBE_TEXT,
+}
+EFFECT: dict[str, tuple[type, ...]] = {
+    "name": TEXT,
+    "state": TEXT,
+    "key": TEXT,
+    "calls": NUMBER,
+    "arguments": ANY,
+    "result": ANY,
+    "settled_by": MAYBE_TEXT,
+    "error": MAYBE_TEXT,
+    "created_at": TEXT,
+    "updated_at": TEXT,
+}
+REVIEW: dict[str, tuple[type, ...]] = {
+    "id": TEXT,
+    "job": TEXT,
+    "kind": TEXT,
+    "status": TEXT,
+    "value": ANY,
+    "argument_digest": TEXT,
+    "choices": (dict,),
+    "answer": (dict, type(None)),
+    "created_at": TEXT,
+}
+SHOWN: dict[str, tuple[type, ...]] = {
+    **JOB,
+    "effects": (list,),
+    "reviews": (list,),
+    "evidence": (list,),
+    "events": (list,),
+    "next_action": TEXT,
+}
+CHECKPOINT: dict[str, tuple[type, ...]] = {
+    "checkpoint_id": TEXT,
+    "checkpoint_ns": TEXT,
+    "parent_checkpoint_id": MAYBE_TEXT,
+    "step": NUMBER,
+    "source": TEXT,
+    "created_at": TEXT,
+    "next": (list,),
+    "channels": (list,),
+    "pending_writes": NUMBER,
+}
+
+
+def has_shape(value: dict[str, Any], shape: dict[str, tuple[type, ...]]) -> None:
+    """Assert that an object has exactly these fields, each of one of its types, and that its times are UTC with Z."""
+    assert set(value) == set(shape)
+    for name, kinds in shape.items():
+        assert isinstance(value[name], kinds), (name, value[name])
+        assert not (kinds is NUMBER and isinstance(value[name], bool)), name
+    for time in times(value):
+        assert time is None or TIME.fullmatch(time), time
+
+
+def test_jobs_lists_every_job_with_exactly_the_promised_fields(prepared: Prepared) -> None:
+    """`jobs --json` is a list, newest first, of objects with exactly the documented fields, types and UTC times."""
+    jobs = prepared.folder.json("jobs")
+    assert {job["graph"]: job["status"] for job in jobs} == STATUSES
+    assert [job["id"] for job in jobs] == list(reversed(prepared.jobs.values()))
+    for job in jobs:
+        has_shape(job, JOB)
+        assert (job["result_digest"] is not None) == (job["status"] == "done")
+        assert (job["leased_by"] is not None) == (job["lease_until"] is not None) == (job["status"] == "running")
+        assert (job["error"] is not None) == (job["graph"] in ("fails", "broken", "away"))
+
+
+def test_the_documented_fields_are_the_real_ones() -> None:
+    """docs/commands.md names exactly the fields that `jobs --json` has."""
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    listed = re.search(r"lists jobs, newest first, with the fields `([^`]+)`", page)
+    assert listed is not None
+    assert re.split(r",\s+", listed[1]) == list(JOB)
+
+
+@pytest.mark.parametrize("status", ["pending", "running", "retry", "review", "done", "failed"])
+def test_jobs_can_be_asked_for_by_state(status: str, prepared: Prepared) -> None:
+    """`jobs --status S` lists the jobs in this state and no others."""
+    jobs = prepared.folder.json("jobs", "--status", status)
+    assert {job["graph"] for job in jobs} == {graph for graph, other in STATUSES.items() if other == status}
+
+
+def test_jobs_shows_a_line_for_each_job(prepared: Prepared) -> None:
+    """Without --json each job is one line, with its whole id, on stdout."""
+    ran = prepared.folder.run("jobs", "--limit", "3")
+    assert (ran.code, ran.err) == (0, "")
+    newest = list(reversed(prepared.jobs.values()))[:3]
+    assert [line.split()[0] for line in ran.out.splitlines()] == ["id", *newest]
+
+
+def test_an_empty_record_is_an_empty_list(folder: Folder) -> None:
+    """With no jobs and no reviews the lists are empty; what is said to people, with the record's name, is on stderr."""
+    jobs, found, reviews = folder.run("jobs"), folder.json("jobs"), folder.json("review")
+    assert (jobs.code, jobs.out, found, reviews) == (0, "", [], [])
+    assert str(folder.path / "everstep.db") in jobs.err
+
+
+def test_show_tells_everything_of_a_job(prepared: Prepared) -> None:
+    """`show --json` has the fields of `jobs` and effects, reviews, evidence, events and the next action."""
+    shown = {graph: prepared.folder.json("show", prepared.jobs[graph]) for graph in ("mail", "broken", "lost")}
+    for job in shown.values():
+        has_shape(job, SHOWN)
+        for effect in job["effects"]:
+            has_shape(effect, EFFECT)
+        for review in job["reviews"]:
+            has_shape(review, REVIEW)
+            assert review["job"] == job["id"]
+        for event in job["events"]:
+            assert set(event) == {"from", "to", "claim_no", "at", "actor", "reason"}
+        assert [event["to"] for event in job["events"]][-1] == job["status"]
+    mail, broken, lost = shown.values()
+    (sent,) = mail["effects"]
+    assert (sent["name"], sent["state"], sent["calls"], sent["result"]) == ("mail.send", "confirmed", 1, "sent to ada")
+    assert mail["next_action"] == "nothing"
+    assert broken["error"]["type"] == "KeyError"
+    assert broken["error"]["node"] == "work"
+    assert [evidence["kind"] for evidence in broken["evidence"]] == ["error"]
+    (unknown,) = lost["effects"]
+    assert (unknown["state"], lost["reviews"][0]["kind"]) == ("unknown", "effect")
+    assert lost["reviews"][0]["id"] in lost["next_action"]
+
+
+def test_show_takes_the_beginning_of_an_id(prepared: Prepared) -> None:
+    """A JOB may be shortened, in any case, as long as it fits one job only; otherwise the command exits 66."""
+    job = prepared.jobs["count"]
+    unique = next(
+        job[:length]
+        for length in range(1, len(job))
+        if sum(other.startswith(job[:length]) for other in prepared.jobs.values()) == 1
+    )
+    assert prepared.folder.json("show", unique.upper())["id"] == job
+    several, none, empty = prepared.folder.all(("show", job[:4]), ("show", "f00"), ("show", ""))
+    for ran in (several, none, empty):
+        is_refused(ran, 66, "job_not_found")
+    assert "several" in several.err
+
+
+def test_show_for_people_says_what_to_do_next(prepared: Prepared) -> None:
+    """Without --json `show` ends with what a person can do about the job now, for a job in any state."""
+    wanted = {
+        "slow": "everstep worker",
+        "hold": "any worker may take it over",
+        "away": f"everstep retry {prepared.jobs['away']}",
+        "ask": "everstep review show",
+        "fails": f"everstep retry {prepared.jobs['fails']}",
+        "count": "nothing",
+    }
+    for ran, said in zip(
+        prepared.folder.all(*(("show", prepared.jobs[graph]) for graph in wanted)), wanted.values(), strict=True
+    ):
+        assert (ran.code, ran.err) == (0, "")
+        last = ran.out.splitlines()[-1]
+        assert last.startswith("next ")
+        assert said in last
+
+
+def test_history_lists_the_checkpoints(prepared: Prepared) -> None:
+    """`history --json` has every checkpoint, newest first, each with its step, its time and its parent."""
+    checkpoints = prepared.folder.json("history", prepared.jobs["count"])
+    for checkpoint in checkpoints:
+        has_shape(checkpoint, CHECKPOINT)
+    assert [checkpoint["step"] for checkpoint in checkpoints] == [1, 0, -1]
+    assert [checkpoint["next"] for checkpoint in checkpoints] == [[], ["work"], []]
+    parents = [checkpoint["parent_checkpoint_id"] for checkpoint in checkpoints]
+    assert parents == [checkpoints[1]["checkpoint_id"], checkpoints[2]["checkpoint_id"], None]
+    assert prepared.folder.json("history", prepared.jobs["count"], "--limit", "1") == checkpoints[:1]
+    assert prepared.folder.json("history", prepared.jobs["slow"]) == []
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
+def test_a_reader_that_stops_early_is_no_error(options: tuple[str, ...], prepared: Prepared) -> None:
+    """When the reader of stdout is gone (`everstep jobs | head -1`) the command ends without a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ran = prepared.folder.run("jobs", *options, stdout=writing)
+    finally:
+        os.close(writing)
+    assert (ran.code, ran.err) == (141, "")
+
+
+def test_the_record_is_found_by_option_and_by_environment(prepared: Prepared, tmp_path: Path) -> None:
+    """`--store` names the record, EVERSTEP_STORE does so too, and the option wins."""
+    elsewhere = Folder(tmp_path)
+    by_variable = elsewhere.run("jobs", "--json", EVERSTEP_STORE=prepared.folder.url)
+    by_option = elsewhere.run("jobs", "--json", "--store", prepared.folder.url, EVERSTEP_STORE="sqlite:///other.db")
+    assert by_variable.value == by_option.value == prepared.folder.json("jobs")
+    assert list(tmp_path.iterdir()) == []
