@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -98,7 +98,8 @@ class StepSaver(SqliteSaver):
         self._store = store
         self._fence = fence
         self._recording = threading.local()
-        self._compared: set[str] = set()
+        self._seen: set[str] = set()
+        self._warned: set[str] = set()
 
     @contextmanager
     def cursor(self, transaction: bool = True) -> Generator[Any]:
@@ -156,7 +157,9 @@ class StepSaver(SqliteSaver):
     ) -> tuple[RunnableConfig, Future[None]]:
         crash.point("checkpoint.before_put")
         values = checkpoint["channel_values"]
-        self._warn_of_changes({name: values[name] for name in new_versions if name in values})
+        first = {name: values[name] for name in new_versions if name in values and name not in self._seen}
+        self._seen.update(first)
+        self._warn_of_changes(first.items())
         progress: dict[str, Any] | None = None
         if self._fence is not None:
             progress = self._fence.progress()
@@ -191,6 +194,7 @@ class StepSaver(SqliteSaver):
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Future[None]:
+        self._warn_of_changes(writes)
         _, statements = self._record(
             lambda: super(StepSaver, self).put_writes(config, writes, task_id, task_path), dict(writes)
         )
@@ -340,17 +344,21 @@ class StepSaver(SqliteSaver):
 
         return self._store.write(operation)
 
-    def _warn_of_changes(self, values: Mapping[str, Any]) -> None:
-        """Once for each channel: say what would come back changed after a crash."""
-        for name, value in values.items():
-            if name in self._compared or name.startswith((_NEXT_NODE, "__")):
+    def _warn_of_changes(self, values: Iterable[tuple[str, Any]]) -> None:
+        """Once for each channel: say what would come back changed after a crash.
+
+        What the nodes write is looked at, and of each checkpoint the channels no earlier one had; so the effort grows
+        with what is written, not with the state.
+        """
+        for name, value in values:
+            if name in self._warned or name.startswith((_NEXT_NODE, "__")) or serialization.is_exact(value):
                 continue
-            self._compared.add(name)
             try:
                 changed = serialization.changes(self.serde, name, value)
             except Exception:  # the write itself reports what cannot be stored
                 continue
             for line in changed:
+                self._warned.add(name)
                 logger.warning("state is not stored exactly: %s", line)
 
     # ---- reading

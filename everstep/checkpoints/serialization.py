@@ -8,6 +8,7 @@ like `$.orders[3].kind`.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -17,6 +18,8 @@ from everstep.errors import StateNotSerializable
 
 MAX_REPORTED = 10
 MAX_DEPTH = 40
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
@@ -66,6 +69,23 @@ def _storable(serializer: SerializerProtocol, value: Any) -> bool:
     except Exception:  # any failure means the same here
         return False
     return True
+
+
+def is_exact(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether a value surely comes back as it is, without a try: it is plain JSON."""
+    if value is None or type(value) in (bool, int, float):
+        return True
+    if type(value) is str:
+        return value.isascii() or not _SURROGATE.search(value)
+    if depth == 0:
+        return False
+    if type(value) is list:
+        items = cast("list[Any]", value)
+        return all(is_exact(item, depth - 1) for item in items)
+    if type(value) is dict:
+        items = cast("dict[Any, Any]", value).items()
+        return all(type(key) is str and is_exact(item, depth - 1) for key, item in items)
+    return False
 
 
 def changes(serializer: SerializerProtocol, channel: str, value: Any) -> list[str]:

@@ -219,13 +219,11 @@ class Worker:
 
     def _start(self, job: Job) -> None:
         control = RunControl()
-        if self._draining:
+        if self._draining:  # it was claimed as the drain began
             control.request_drain(DRAINING)
         leg = Leg(self._store, self._graphs, self._tracing, job, worker=self.id, control=control)
         task = asyncio.create_task(self._run_job(job, leg), name=f"job {job.public_id}")
         self._running[job.id] = _Running(job, leg, task, control)
-        if self._draining:  # it was claimed as the drain began
-            control.request_drain(DRAINING)
         self._tell("claimed", job)
 
     async def _run_job(self, job: Job, leg: Leg) -> None:

@@ -226,8 +226,8 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["", "/"])
 def test_a_folder_is_no_record(tmp_path: Path, ending: str) -> None:
-    """The path of a folder is refused as something that cannot be opened."""
-    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+    """The path of a folder is refused as one."""
+    with pytest.raises(StoreUnavailable, match="is a folder"):
         Store.open(url(tmp_path) + ending)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,427 @@
+"""A state machine over one job with two workers, against a small model: the invariants hold after every step."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from everstep.checkpoints import effects, jobs
+from everstep.checkpoints.effects import Effect
+from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
+from everstep.checkpoints.reviews import Question, Review
+from everstep.checkpoints.store import Store
+from everstep.clock import ManualClock
+from everstep.errors import JobStateConflict, ReviewAnswered
+from everstep.runtime.classify import Verdict
+from everstep.runtime.settle import Outcome, settle
+from tests.support.record import claim
+
+LEASE = 10_000
+MAX_ATTEMPTS = 3
+WORKERS = ("a", "b")
+TERMINAL = ("done", "failed")
+
+
+@dataclass
+class Model:
+    """What must be true of the job, kept beside the record and far simpler than it."""
+
+    status: str = "pending"
+    holder: str | None = None
+    claim_no: int = 0
+    attempts: int = 0
+    failures: int = 0
+    moved: bool = True
+    lease_until: int = 0
+    due: int = 0
+    cancel_wished: bool = False
+    in_flight: set[str] = field(default_factory=set[str])
+    confirmed: set[str] = field(default_factory=set[str])
+    questions: int = 0
+
+    def fail(self) -> None:
+        """A start ended without a result: one more in a row, or the first after progress."""
+        self.failures = 1 if self.moved else self.failures + 1
+        self.moved = False
+
+
+class JobLife(RuleBasedStateMachine):
+    """Every way a job can be moved, by two workers that may be asleep, a person and the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.clock = ManualClock()
+        self.store = Store.open(f"sqlite:///{Path(self.folder.name) / 'record.db'}", clock=self.clock)
+        self.model = Model(due=self.clock.now_ms())
+        self.believes: dict[str, Job | None] = dict.fromkeys(WORKERS)
+        self.running_effects: dict[str, Effect] = {}
+        self.calls = 0
+        self.confirmed_results: dict[str, str] = {}
+        self.ended_by: list[str] = []
+
+    def teardown(self) -> None:
+        self.store.close()
+        self.folder.cleanup()
+
+    # ---- helpers
+
+    @property
+    def job(self) -> Job:
+        (job,) = self.store.jobs()
+        return job
+
+    def holds(self, worker: str) -> bool:
+        """Whether the model says that the worker's claim is the job's."""
+        believed = self.believes[worker]
+        model = self.model
+        return believed is not None and model.status == "running" and believed.claim_no == model.claim_no
+
+    def settled(self, worker: str, outcome: Outcome) -> bool:
+        """Settle as a worker would; returns whether it was allowed, which must be what the model says."""
+        believed = self.believes[worker]
+        assert believed is not None
+        now = self.clock.now_ms()
+
+        def operation(connection: Any) -> Job:
+            return settle(connection, believed, outcome, now=now, actor=worker, randomness=random.Random(0))
+
+        self.believes[worker] = None
+        if not self.holds_claim(believed):
+            with pytest.raises(LostClaim):
+                self.store.write(operation).result()
+            return False
+        self.store.write(operation).result()
+        self.model.holder = None
+        return True
+
+    def holds_claim(self, believed: Job) -> bool:
+        """Whether a claim is the job's."""
+        return self.model.status == "running" and believed.claim_no == self.model.claim_no
+
+    def cancelled(self) -> None:
+        """What the model says of a job that is now cancelled."""
+        if self.model.in_flight:
+            self.model.status, self.model.cancel_wished = "review", True
+        else:
+            self.model.status = "failed"
+
+    # ---- a job's life
+
+    @initialize()
+    def enqueue(self) -> None:
+        """The job is accepted."""
+        assert self.store.enqueue("graph", {}, max_attempts=MAX_ATTEMPTS).created
+
+    @rule()
+    def enqueue_again(self) -> None:
+        """The same job is accepted again, in whatever state it is, and nothing happens."""
+        before = self.job
+        assert not self.store.enqueue("graph", {}, max_attempts=MAX_ATTEMPTS).created
+        assert self.job == before
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def try_to_claim(self, worker: str) -> None:
+        """A worker looks for work."""
+        model, now = self.model, self.clock.now_ms()
+        got = claim(self.store, worker, lease_ms=LEASE)
+        due = model.status in ("pending", "retry") and model.due <= now
+        expired = model.status == "running" and model.lease_until <= now
+        if expired and model.cancel_wished:
+            assert got == []
+            self.cancelled()
+            return
+        if expired:
+            model.fail()
+        if expired and model.failures >= MAX_ATTEMPTS:
+            assert got == []
+            model.status = "failed"
+        elif due or expired:
+            (self.believes[worker],) = got
+            model.status, model.holder = "running", worker
+            model.claim_no += 1
+            model.attempts += 1
+            model.lease_until = now + LEASE
+        else:
+            assert got == []
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def beat(self, worker: str) -> None:
+        """A worker's heartbeat."""
+        believed, now = self.believes[worker], self.clock.now_ms()
+        held = self.store.write(
+            lambda c: jobs.heartbeat(
+                c, now=now, worker=worker, lease_ms=LEASE, running=[believed.id] if believed else []
+            )
+        ).result()
+        if believed is not None and self.model.status == "running" and self.model.holder == worker:
+            assert held == {believed.id: (self.model.claim_no, self.model.cancel_wished)}
+            self.model.lease_until = now + LEASE
+        else:
+            assert held == {}
+
+    @precondition(lambda self: any(self.believes.values()))
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        """A worker that believes it holds the job stores a step."""
+        worker = data.draw(st.sampled_from([w for w in WORKERS if self.believes[w]]))
+        believed = self.believes[worker]
+        assert believed is not None
+
+        def operation(connection: Any) -> None:
+            jobs.advance(connection, believed.id, believed.claim_no, now=self.clock.now_ms(), step=self.calls)
+
+        if self.holds(worker):
+            self.store.write(operation).result()
+            self.model.moved = True
+        else:
+            with pytest.raises(LostClaim):
+                self.store.write(operation).result()
+            self.believes[worker] = None
+
+    @precondition(lambda self: any(self.believes.values()))
+    @rule(data=st.data(), key=st.sampled_from(["push", "mail"]))
+    def begin_effect(self, data: st.DataObject, key: str) -> None:
+        """A worker is about to act."""
+        worker = data.draw(st.sampled_from([w for w in WORKERS if self.believes[w]]))
+        believed = self.believes[worker]
+        assert believed is not None
+        now = self.clock.now_ms()
+
+        def operation(connection: Any) -> tuple[Effect, bool]:
+            jobs.advance(connection, believed.id, believed.claim_no, now=now, progressed=False)
+            return effects.begin(
+                connection,
+                job_id=believed.id,
+                claim_no=believed.claim_no,
+                key=key,
+                name=key,
+                arguments_digest="",
+                arguments_json="{}",
+                now=now,
+            )
+
+        if not self.holds(worker):
+            with pytest.raises(LostClaim):
+                self.store.write(operation).result()
+            self.believes[worker] = None
+            return
+        effect, call_now = self.store.write(operation).result()
+        assert call_now == (key not in self.model.in_flight and key not in self.model.confirmed)
+        if call_now:
+            self.calls += 1
+            self.running_effects[f"{key} {worker}"] = effect
+            self.model.in_flight.add(key)
+        elif key in self.model.confirmed:
+            assert effect.value() == self.confirmed_results[key]
+
+    @precondition(lambda self: self.running_effects)
+    @rule(data=st.data(), happened=st.sampled_from(["confirm", "reject"]))
+    def end_effect(self, data: st.DataObject, happened: str) -> None:
+        """The call comes back, perhaps long after its worker lost the job."""
+        name = data.draw(st.sampled_from(sorted(self.running_effects)))
+        effect = self.running_effects.pop(name)
+        now, result = self.clock.now_ms(), f"result {self.calls}"
+
+        def operation(connection: Any) -> Effect:
+            if happened == "reject":
+                return effects.reject(
+                    connection, effect, claim_no=effect.claim_no, settled_by="call", error=None, now=now
+                )
+            encoded = effects.encode_result(result)
+            return effects.confirm(
+                connection, effect, claim_no=effect.claim_no, result=encoded, settled_by="call", now=now
+            )
+
+        current = next(found for found in self.store.effects(self.job) if found.key == effect.key)
+        good = (
+            self.model.status == "running"
+            and effect.claim_no == self.model.claim_no
+            and (current.state, current.calls) == ("intended", effect.calls)
+        )
+        if not good:
+            with pytest.raises(LostClaim):
+                self.store.write(operation).result()
+            return
+        self.store.write(operation).result()
+        self.model.in_flight.discard(effect.key)
+        if happened == "confirm":
+            self.model.confirmed.add(effect.key)
+            self.model.moved = True
+            self.confirmed_results[effect.key] = result
+
+    @precondition(lambda self: any(self.believes.values()))
+    @rule(data=st.data(), kind=st.sampled_from(["done", "retry", "review", "failed", "released"]))
+    def end_leg(self, data: st.DataObject, kind: str) -> None:
+        """A leg comes to an end."""
+        worker = data.draw(st.sampled_from([w for w in WORKERS if self.believes[w]]))
+        model = self.model
+        if kind == "done":
+            outcome = Outcome("done", values={"n": 1})
+        elif kind == "released":
+            outcome = Outcome("released")
+        else:
+            verdict: Any = {"retry": "retry", "review": "review", "failed": "failed"}[kind]
+            outcome = Outcome("error", error=ValueError("x"), verdict=Verdict(verdict, None, False, "why", "rule"))
+        if not self.settled(worker, outcome):
+            return
+        if kind == "done" and not model.in_flight:
+            model.status = "done"
+        elif model.cancel_wished:
+            self.cancelled()
+        elif kind == "done":
+            model.status, model.attempts = "review", max(model.attempts - 1, 0)
+        elif kind == "released":
+            model.status, model.due, model.attempts = "pending", self.clock.now_ms(), max(model.attempts - 1, 0)
+        else:
+            model.fail()
+            again = kind == "retry" and model.failures < MAX_ATTEMPTS
+            model.status = "retry" if again else "review" if kind == "review" else "failed"
+            if again:
+                model.due = self.job.next_run_at
+                assert model.due >= self.clock.now_ms() + 15_000
+
+    @precondition(lambda self: any(self.believes.values()))
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        """The graph asks a person."""
+        worker = data.draw(st.sampled_from([w for w in WORKERS if self.believes[w]]))
+        self.model.questions += 1
+        question = Question("interrupt", f"id {self.model.questions}", "go on?")
+        if not self.settled(worker, Outcome("review", questions=[question])):
+            return
+        if self.model.cancel_wished:
+            self.cancelled()
+        else:
+            self.model.status, self.model.attempts = "review", max(self.model.attempts - 1, 0)
+
+    @precondition(lambda self: self.store.reviews())
+    @rule(data=st.data(), decision=st.sampled_from(["approve", "reject"]))
+    def answer(self, data: st.DataObject, decision: str) -> None:
+        """A person answers an open question; a second answer is refused and shows the first."""
+        review: Review = data.draw(st.sampled_from(self.store.reviews()))
+        model, was = self.model, self.model.status
+        self.store.answer(review.public_id, decision, value=None)
+        if review.kind == "effect":
+            model.in_flight.discard(review.subject)
+            if decision == "approve":
+                model.confirmed.add(review.subject)
+                self.confirmed_results[review.subject] = None  # type: ignore[assignment]
+        if was == "review":
+            if model.cancel_wished:
+                if not model.in_flight:
+                    model.status = "failed"
+            elif decision == "reject" and review.kind == "error":
+                model.status = "failed"
+            else:
+                model.status, model.due, model.failures = "pending", self.clock.now_ms(), 0
+        with pytest.raises(ReviewAnswered):
+            self.store.answer(review.public_id, "approve")
+
+    @rule()
+    def cancel(self) -> None:
+        """A person cancels."""
+        model = self.model
+        if model.status in TERMINAL:
+            with pytest.raises(JobStateConflict):
+                self.store.cancel(self.job.public_id)
+            return
+        self.store.cancel(self.job.public_id)
+        if model.status == "running":
+            model.cancel_wished = True
+        else:
+            self.cancelled()
+
+    @rule()
+    def redrive(self) -> None:
+        """A person retries the job."""
+        model = self.model
+        if model.status not in ("failed", "retry"):
+            with pytest.raises(JobStateConflict):
+                self.store.redrive(self.job.public_id)
+            return
+        self.store.redrive(self.job.public_id)
+        model.failures, model.cancel_wished = 0, False
+        model.status, model.due = "pending", self.clock.now_ms()
+
+    @rule(jump=st.sampled_from([1, LEASE // 2, LEASE, 20_000, 3_600_000, -5_000]))
+    def time_passes(self, jump: int) -> None:
+        """The clock moves, mostly forward."""
+        self.clock.advance(jump)
+
+    # ---- what must hold after every step
+
+    @invariant()
+    def the_record_is_as_the_model(self) -> None:
+        """Status, attempts, claim and holder are what the model says."""
+        rows = self.store.jobs()
+        if not rows:
+            return
+        job, model = rows[0], self.model
+        assert (job.status, job.attempts, job.claim_no) == (model.status, model.attempts, model.claim_no)
+        assert job.failures == model.failures
+        assert job.leased_by == (model.holder if model.status == "running" else None)
+        assert (job.lease_until is not None) == (model.status == "running")
+
+    @invariant()
+    def every_change_of_status_is_an_allowed_event(self) -> None:
+        """The events are one unbroken walk through allowed transitions that ends where the job is."""
+        rows = self.store.jobs()
+        if not rows:
+            return
+        events = self.store.events(rows[0])
+        at: str | None = None
+        for event in events:
+            assert event["from"] == at
+            assert at is None or event["to"] in ALLOWED[at]
+            at = event["to"]
+        assert at == rows[0].status
+
+    @invariant()
+    def no_confirmed_effect_changes(self) -> None:
+        """A confirmed effect stays confirmed, with its first result."""
+        for job in self.store.jobs():
+            for effect in self.store.effects(job):
+                if effect.key in self.model.confirmed:
+                    assert effect.state == "confirmed"
+                    assert effect.value() == self.confirmed_results[effect.key]
+                else:
+                    assert effect.state != "confirmed"
+
+    @invariant()
+    def a_finished_job_left_nothing_open(self) -> None:
+        """A job that is done has no effect in doubt; one that ended has no open question and tells why it failed."""
+        for job in self.store.jobs():
+            if job.status == "done":
+                assert not self.model.in_flight
+                assert job.result_digest is not None
+            if job.status in TERMINAL:
+                assert self.store.reviews() == []
+            if job.status == "failed":
+                assert json.loads(job.error_json or "")["code"]
+
+    @invariant()
+    def no_job_is_stuck(self) -> None:
+        """A job that is not over can go on: it is due some time, or leased, or a person has something to answer."""
+        for job in self.store.jobs():
+            if job.status == "review":
+                assert self.store.reviews()
+
+
+TestJobLife = JobLife.TestCase
+TestJobLife.settings = settings(
+    max_examples=40,
+    stateful_step_count=35,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
