@@ -174,6 +174,11 @@ def _set_up_saver_tables(path: Path) -> None:
             connection.close()
 
 
+def require_writable(connection: Connection) -> None:
+    """Refuse, in a write transaction, a record that is read-only; `BEGIN IMMEDIATE` alone lets it pass."""
+    connection.exec_driver_sql("DELETE FROM agent_jobs WHERE 0")
+
+
 def missing_tables(connection: Connection) -> list[str]:
     """Tables the record should have and has not; for `doctor`."""
     from everstep.checkpoints.schema import metadata

@@ -76,7 +76,7 @@ def _record(store_url: str, config_path: Path) -> Iterator[Finding]:
             yield Finding("record", "ok", f"{path} does not exist yet; the first command that needs it makes it")
             return
         with Store.open(store_url) as store:
-            store.write(lambda _: None).result()  # takes the write lock, which a read-only record refuses
+            store.write(database.require_writable).result()
             yield from _inside(store, config_path)
     except EverstepError as error:
         yield Finding("record", "wrong", error.message, error.next_step)

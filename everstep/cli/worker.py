@@ -37,6 +37,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
     SIGTERM and Ctrl-C give every job back at its next step, with the attempt not counted; a second one exits at once,
     which is as safe as pulling the plug.
     """
+    from everstep.checkpoints import database
     from everstep.graphs.loader import GraphCatalogue
     from everstep.runtime.worker import Worker
 
@@ -59,7 +60,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
         click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
 
     with opened(store_url) as store, redirect_stdout(sys.stderr if as_json else output):
-        store.write(lambda _: None).result()  # a record that cannot be written is an outage later, but a mistake now
+        store.write(database.require_writable).result()  # what is an outage later is a mistake now
         running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell)
         if not as_json:
             click.echo(f"worker {running.id} on {store.path}: {', '.join(catalogue.names())}", err=True)

@@ -1,0 +1,219 @@
+"""Records that cannot be used: every command says so alike, exits with its code, and leaves the file alone."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Prepared, with_graphs
+from tests.cli.folder import Folder, Ran, is_refused
+
+PAGE = 4096
+
+
+@pytest.fixture(scope="session")
+def sound(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The prepared record as one file, nothing of it left in the write-ahead log."""
+    copy = prepared.folder.copy(tmp_path_factory.mktemp("sound") / "copy").path / "everstep.db"
+    with closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert connection.execute("PRAGMA page_size").fetchone() == (PAGE,)
+    return copy.read_bytes()
+
+
+def changed(content: bytes, *statements: str) -> Callable[[Path], bytes]:
+    """The record after somebody ran SQL on it."""
+
+    def change(path: Path) -> bytes:
+        path.write_bytes(content)
+        with closing(sqlite3.connect(path)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+            connection.commit()
+            connection.execute("PRAGMA journal_mode=DELETE")
+        return path.read_bytes()
+
+    return change
+
+
+def with_damage(content: bytes, table: str) -> bytes:
+    """The record with the first page of a table overwritten."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.deserialize(content[:18] + b"\x01\x01" + content[20:])  # as if it had no write-ahead log
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+    return content[: (page - 1) * PAGE] + b"\xff" * PAGE + content[page * PAGE :]
+
+
+def commands(job: str) -> list[tuple[str, ...]]:
+    """Every command that opens the record."""
+    return [
+        ("submit", "count", "--input", '{"n": 5}'),
+        ("jobs",),
+        ("show", job),
+        ("history", job),
+        ("retry", job),
+        ("cancel", job),
+        ("review",),
+        ("review", "show", job),
+        ("review", "approve", job),
+        ("worker", "--until-idle"),
+    ]
+
+
+def refuses_all(folder: Folder, job: str, code: int, error: str) -> list[Ran]:
+    """Assert that every command is refused alike, the record's bytes are what they were, and `doctor` finds it too."""
+    record = folder.path / "everstep.db"
+    before = record.read_bytes() if record.is_file() else None
+    refused = folder.all(*commands(job))
+    for ran in refused:
+        is_refused(ran, code, error)
+    doctor = folder.run("doctor", "--json")
+    assert doctor.code == 1
+    found = [finding for finding in doctor.value["findings"] if finding["check"] == "record"]
+    assert [finding["level"] for finding in found] == ["wrong"]
+    assert found[0]["advice"]
+    assert before == (record.read_bytes() if record.is_file() else None)
+    return refused
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: random.Random(7).randbytes(20_000),
+        lambda content: content[: len(content) // 2 + 100],
+        lambda content: content[:PAGE] + random.Random(7).randbytes(len(content) - PAGE),
+    ],
+    ids=["random bytes", "truncated", "all pages but the first"],
+)
+def test_a_damaged_record_is_refused_by_every_command(
+    damage: Callable[[bytes], bytes], sound: bytes, prepared: Prepared, folder: Folder
+) -> None:
+    """A file that is no database, was cut off, or holds damaged pages exits 65, and keeps its bytes for a recovery."""
+    (folder.path / "everstep.db").write_bytes(damage(sound))
+    refused = refuses_all(folder, prepared.jobs["count"], 65, "store_corrupt")
+    assert all(".recover" in ran.err for ran in refused)
+
+
+def test_damage_is_told_where_it_is_met(sound: bytes, prepared: Prepared, folder: Folder) -> None:
+    """With a damaged page of checkpoints `history` says so, `doctor` finds it, and what needs no checkpoint works."""
+    (folder.path / "everstep.db").write_bytes(with_damage(sound, "checkpoints"))
+    history, show, doctor = folder.all(
+        ("history", prepared.jobs["count"]), ("show", prepared.jobs["count"]), ("doctor", "--json")
+    )
+    is_refused(history, 65, "store_corrupt")
+    assert show.code == 0
+    assert doctor.code == 1
+    assert any("damaged" in finding["detail"] for finding in doctor.value["findings"] if finding["level"] == "wrong")
+
+
+def test_a_record_of_a_newer_version_is_refused_by_every_command(
+    sound: bytes, prepared: Prepared, folder: Folder
+) -> None:
+    """A record with a higher schema number exits 65 and says to upgrade."""
+    changed(sound, "UPDATE alembic_version SET version_num = '9999'")(folder.path / "everstep.db")
+    refused = refuses_all(folder, prepared.jobs["count"], 65, "store_too_new")
+    assert all("schema 9999" in ran.err and "upgrade" in ran.err for ran in refused)
+
+
+def test_a_record_that_lacks_a_table_is_told(sound: bytes, prepared: Prepared, folder: Folder) -> None:
+    """A record from which a table was dropped exits 65 and names it; so does the database of another program."""
+    record = folder.path / "everstep.db"
+    changed(sound, "DROP TABLE job_events")(record)
+    for ran in folder.all(("show", prepared.jobs["count"]), ("submit", "count", "--input", '{"n": 6}')):
+        is_refused(ran, 65, "store_corrupt")
+        assert "job_events" in ran.err
+    finding = folder.run("doctor").out
+    assert "missing tables: job_events" in finding
+    changed(sound, "UPDATE alembic_version SET version_num = 'ae1027a6acf'")(record)
+    ran = folder.run("jobs")
+    is_refused(ran, 65, "store_corrupt")
+    assert "another program" in ran.err
+
+
+def test_a_missing_folder_is_not_made(prepared: Prepared, folder: Folder) -> None:
+    """A record in a folder that does not exist exits 69 and says how to make it; nothing is made."""
+    for ran in folder.all(*((*command, "--store", "sqlite:///no/such.db") for command in commands("f00"))):
+        is_refused(ran, 69, "store_unavailable")
+        assert f"mkdir -p {folder.path / 'no'}" in ran.err
+    assert not (folder.path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "error", "says"),
+    [
+        ("postgresql://ada:hunter2@db/everstep", 64, "store_url_invalid", "PostgreSQL is not supported"),
+        ("mysql://ada:hunter2@db/everstep", 64, "store_url_invalid", "not a store URL"),
+        ("everstep.db", 64, "store_url_invalid", "not a store URL"),
+        ("sqlite://everstep.db", 64, "store_url_invalid", "three slashes"),
+        ("sqlite:///:memory:", 64, "store_url_invalid", "not a store URL"),
+        ("sqlite:///everstep.db?mode=ro", 64, "store_url_invalid", "no parameters"),
+        ("", 64, "store_url_invalid", "not a store URL"),
+        ("sqlite:///.", 69, "store_unavailable", "is a folder"),
+        ("sqlite:///graphs.py/everstep.db", 69, "store_unavailable", "graphs.py"),
+    ],
+)
+def test_a_store_of_the_wrong_kind_is_refused(url: str, code: int, error: str, says: str, tmp_path: Path) -> None:
+    """A URL of another database, a path without a scheme, a folder: refused with what to write, no password shown."""
+    folder = with_graphs(tmp_path)
+    for ran in folder.all(("jobs", "--store", url), ("submit", "count", "--input", "{}", "--store", url)):
+        is_refused(ran, code, error)
+        assert says in ran.err
+        assert "hunter2" not in ran.err
+    by_variable = folder.run("jobs", EVERSTEP_STORE=url)
+    if url:
+        is_refused(by_variable, code, error)
+    else:
+        assert by_variable.code == 0  # an empty variable is none
+
+
+@pytest.mark.parametrize(
+    ("file", "parent"),
+    [(0o444, 0o755), (0o444, 0o555), (0o000, 0o755), (0o644, 0o000)],
+    ids=["file read-only", "file and folder read-only", "file unreadable", "folder closed"],
+)
+def test_a_record_that_may_not_be_written_is_refused(
+    file: int, parent: int, sound: bytes, prepared: Prepared, tmp_path: Path
+) -> None:
+    """A record that is read-only, unreadable, or in such a folder exits 69 from all that writes, a worker too."""
+    folder = with_graphs(tmp_path)
+    place = tmp_path / "place"
+    place.mkdir()
+    record = place / "everstep.db"
+    record.write_bytes(sound)
+    record.chmod(file)
+    place.chmod(parent)
+    try:
+        store = ("--store", f"sqlite:///{record}")
+        for command in (
+            ("submit", "count", "--input", '{"n": 5}'),
+            ("worker", "--until-idle"),
+            ("retry", prepared.jobs["fails"]),
+        ):
+            is_refused(folder.run(*command, *store, unprivileged=True), 69, "store_unavailable")
+        doctor = folder.run("doctor", *store, unprivileged=True)
+        assert doctor.code == 1
+        assert "✗ record" in doctor.out
+        if (file, parent) == (0o444, 0o755):
+            assert folder.run("show", prepared.jobs["count"], *store, unprivileged=True).code == 0
+    finally:
+        place.chmod(0o755)
+    record.chmod(0o644)
+    assert record.read_bytes() == sound
+
+
+def test_a_record_cannot_be_made_in_a_read_only_folder(tmp_path: Path) -> None:
+    """In a folder that may not be written a new record is refused with 69, by `doctor` as well."""
+    folder = with_graphs(tmp_path)
+    tmp_path.chmod(0o555)
+    try:
+        is_refused(folder.run("submit", "count", "--input", "{}", unprivileged=True), 69, "store_unavailable")
+        doctor = folder.run("doctor", unprivileged=True)
+    finally:
+        tmp_path.chmod(0o755)
+    assert (doctor.code, "✗ record" in doctor.out) == (1, True)
+    assert not (tmp_path / "everstep.db").exists()
