@@ -1,7 +1,8 @@
 """Kill a worker with SIGKILL at every crash point it passes, for graphs of every shape; nothing may differ afterwards.
 
-The points are counted up until a run passes fewer, so the matrix is complete: each checkpoint, each write of a task, each
-effect before, in and after its call, each claim and settlement, in the first leg and in those that resume with an answer.
+The points are counted up until a run passes fewer, so the matrix is complete: each checkpoint, each write of a task,
+each effect before, in and after its call, each claim and settlement, in the first leg and in those that resume with an
+answer.
 """
 
 from __future__ import annotations

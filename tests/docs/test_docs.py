@@ -1,7 +1,7 @@
 """Every command and snippet of the documentation is run, page by page, in an empty folder.
 
-A fence `python file=NAME` or `json file=NAME` is a file the reader makes; `sh` is run as the reader would run it; `sh no-run`,
-used for cloning this very repository, is not; a fence without a language shows what is seen.
+A fence `python file=NAME` or `json file=NAME` is a file the reader makes; `sh` is run as the reader would run it;
+`sh no-run`, used for cloning this very repository, is not; a fence without a language shows what is seen.
 """
 
 from __future__ import annotations

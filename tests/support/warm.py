@@ -1,4 +1,4 @@
-"""Imported by the fork server: one job from beginning to end, so that what first use loads is there before the forks."""
+"""Imported by the fork server: one whole job, so that what first use loads is there before the forks."""
 
 from __future__ import annotations
 
