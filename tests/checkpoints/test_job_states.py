@@ -425,7 +425,7 @@ class JobLife(RuleBasedStateMachine):
 
 TestJobLife = JobLife.TestCase
 TestJobLife.settings = settings(
-    max_examples=45,
+    max_examples=30,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
