@@ -80,6 +80,15 @@ _SECRET_FORMS = re.compile(
 )
 
 
+REDACTED = "***"
+_SECRET_REST = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|\Z)"
+    rf"|(?x:{_SECRET_FORMS.pattern})[^\s\"'<>]*",
+    re.DOTALL,
+)
+"""A credential with what hangs on to it: the body of a key, the signature of a token, the host of an address."""
+
+
 def check_payload(value: object, allow_secret_keys: bool = False) -> None:
     """Refuse an input that seems to hold credentials.
 
@@ -129,6 +138,11 @@ def names_secret(name: str) -> bool:
 def holds_secret(text: str) -> bool:
     """Whether a text holds a credential of an unmistakable form: a private key, `sk-…`, `ghp_…`, a bearer header."""
     return _SECRET_FORMS.search(text) is not None
+
+
+def without_secrets(text: str) -> str:
+    """The text with every credential of an unmistakable form replaced by `***`; for messages of errors."""
+    return _SECRET_REST.sub(REDACTED, text)
 
 
 def _find(value: object, path: str, levels: int) -> Iterator[str]:

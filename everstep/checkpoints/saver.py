@@ -29,15 +29,15 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import jobs, serialization
+from everstep.checkpoints import jobs, payload, serialization
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
 
 logger = logging.getLogger("everstep.state")
 
-INTERRUPT, RESUME = "__interrupt__", "__resume__"
-CONTROL = frozenset({INTERRUPT, RESUME, "__error__", "__error_source_node__"})
+INTERRUPT, RESUME, ERROR = "__interrupt__", "__resume__", "__error__"
+CONTROL = frozenset({INTERRUPT, RESUME, ERROR, "__error_source_node__"})
 """Channels that tell what happened to a task, not what it produced."""
 _NEXT_NODE = "branch:to:"
 
@@ -81,6 +81,13 @@ class _Recorder:
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
         self.statements.append((sql, [tuple(row) for row in parameters], True))
+
+
+def _without_secrets(error: Any) -> Any:
+    """An exception as LangGraph stores it (its `repr`), if that holds a credential; otherwise the exception."""
+    text = repr(error)
+    clean = payload.without_secrets(text)
+    return error if clean == text else clean
 
 
 class StepSaver(SqliteSaver):
@@ -195,6 +202,7 @@ class StepSaver(SqliteSaver):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Future[None]:
         self._warn_of_changes(writes)
+        writes = [(channel, _without_secrets(value) if channel == ERROR else value) for channel, value in writes]
         _, statements = self._record(
             lambda: super(StepSaver, self).put_writes(config, writes, task_id, task_path), dict(writes)
         )

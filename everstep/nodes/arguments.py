@@ -23,7 +23,6 @@ from everstep.checkpoints.jobs import loose_digest
 from everstep.errors import EffectInvalid
 
 PREVIEW_BYTES = 4096
-REDACTED = "***"
 _INJECTED = frozenset({"config", "runtime", "run_manager", "callbacks", "store", "writer", "previous"})
 _RUN_CONFIG = frozenset({"configurable", "callbacks", "metadata", "recursion_limit", "run_id"})
 
@@ -100,11 +99,11 @@ def preview(arguments: Mapping[str, Any]) -> str:
 def _redacted(value: Any) -> Any:
     if isinstance(value, Mapping):
         items = cast("Mapping[str, Any]", value).items()
-        return {key: REDACTED if payload.names_secret(key) else _redacted(item) for key, item in items}
+        return {key: payload.REDACTED if payload.names_secret(key) else _redacted(item) for key, item in items}
     if isinstance(value, list):
         return [_redacted(item) for item in cast("list[Any]", value)]
     if isinstance(value, str) and payload.holds_secret(value):
-        return REDACTED
+        return payload.REDACTED
     return value
 
 

@@ -6,9 +6,8 @@ no attempt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
@@ -52,7 +51,7 @@ class Attempt:
     committed: Callable[[str, str], None] = _ignore
     blocked: BaseException | None = None
     _occurrences: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
-    _in_flight: set[Future[None]] = field(default_factory=set[Future[None]])
+    _in_flight: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
     _lock: Lock = field(default_factory=Lock)
 
     def occurrence(self, *scope: str) -> int:
@@ -62,23 +61,24 @@ class Attempt:
             self._occurrences[scope] = number + 1
             return number
 
-    @contextmanager
-    def acting(self) -> Generator[None]:
-        """Tell that a thread is in an effect; a run that failed beside it is not over before it is."""
-        done: Future[None] = Future()
+    def enter(self, key: str) -> Future[None] | None:
+        """Begin the call of an effect; or, if one with this key is under way in this run, what resolves at its end."""
         with self._lock:
-            self._in_flight.add(done)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._in_flight.discard(done)
-            done.set_result(None)
+            under_way = self._in_flight.get(key)
+            if under_way is None:
+                self._in_flight[key] = Future()
+            return under_way
+
+    def leave(self, key: str) -> None:
+        """End what `enter` began."""
+        with self._lock:
+            done = self._in_flight.pop(key)
+        done.set_result(None)
 
     def in_flight(self) -> list[Future[None]]:
-        """One future for each thread that is in an effect now; it resolves when the effect is settled."""
+        """What resolves as the effects that are under way end; a run that failed beside them is not over before."""
         with self._lock:
-            return [*self._in_flight]
+            return [*self._in_flight.values()]
 
     def block(self, reason: BaseException) -> None:
         """Refuse every later write of this attempt; the first reason stands."""

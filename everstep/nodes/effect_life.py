@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,9 @@ from sqlalchemy import Connection
 
 from everstep import crash
 from everstep.checkpoints import effects as ledger
+from everstep.checkpoints import payload
 from everstep.checkpoints.effects import Effect
-from everstep.checkpoints.jobs import LostClaim, loose_digest
+from everstep.checkpoints.jobs import loose_digest
 from everstep.errors import EffectInvalid, EffectRejected, EverstepError
 from everstep.nodes import arguments
 from everstep.nodes.attempt import Attempt
@@ -45,7 +47,13 @@ class _Call:
     function: Callable[[], Any]
 
 
-Steps = Generator[_Write | _Call, Any, Any]
+@dataclass(frozen=True)
+class _Wait:
+    end: Future[None]
+
+
+Steps = Generator[_Write | _Call | _Wait, Any, Any]
+Settling = Generator[_Write | _Call | _Wait, Any, tuple[Effect, Exception | None]]
 
 
 @dataclass(frozen=True)
@@ -72,24 +80,37 @@ def effect_key() -> str:
 
 def drive(attempt: Attempt, life: Steps) -> Any:
     """Run the steps of an effect in this thread."""
-    with attempt.acting():
-        return _drive(attempt, life)
-
-
-def _drive(attempt: Attempt, life: Steps) -> Any:
     answer, failure = None, None
-    while True:
-        try:
-            step = life.send(answer) if failure is None else life.throw(failure)
-        except StopIteration as end:
-            return end.value
-        answer, failure = None, None
-        try:
-            answer = attempt.store.write(step.operation).result() if isinstance(step, _Write) else step.function()
-            if inspect.isawaitable(answer):
-                answer = _awaited(answer)
-        except Exception as error:
-            failure = error
+    with closing(life):
+        while True:
+            try:
+                step = life.send(answer) if failure is None else life.throw(failure)
+            except StopIteration as end:
+                return end.value
+            answer, failure = None, None
+            try:
+                if isinstance(step, _Write):
+                    answer = attempt.store.write(step.operation).result()
+                elif isinstance(step, _Call):
+                    answer = step.function()
+                    if inspect.isawaitable(answer):
+                        answer = _awaited(answer)
+                else:
+                    _wait(step.end)
+            except Exception as error:
+                failure = error
+
+
+def _wait(end: Future[None]) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        end.result()
+        return
+    raise EffectInvalid(
+        "a sync effect was called on the event loop while a call with the same key is under way",
+        next_step="make the effect async, or call it in a sync node",
+    )
 
 
 def _awaited(awaitable: Awaitable[Any]) -> Any:
@@ -105,21 +126,24 @@ def _awaited(awaitable: Awaitable[Any]) -> Any:
 async def drive_async(attempt: Attempt, life: Steps) -> Any:
     """Run the steps of an effect in this task; a function that returns an awaitable is awaited."""
     answer, failure = None, None
-    while True:
-        try:
-            step = life.send(answer) if failure is None else life.throw(failure)
-        except StopIteration as end:
-            return end.value
-        answer, failure = None, None
-        try:
-            if isinstance(step, _Write):
-                answer = await asyncio.wrap_future(attempt.store.write(step.operation))
-            else:
-                answer = step.function()
-                if inspect.isawaitable(answer):
-                    answer = await answer
-        except Exception as error:
-            failure = error
+    with closing(life):
+        while True:
+            try:
+                step = life.send(answer) if failure is None else life.throw(failure)
+            except StopIteration as end:
+                return end.value
+            answer, failure = None, None
+            try:
+                if isinstance(step, _Write):
+                    answer = await asyncio.wrap_future(attempt.store.write(step.operation))
+                elif isinstance(step, _Call):
+                    answer = step.function()
+                    if inspect.isawaitable(answer):
+                        answer = await answer
+                else:
+                    await asyncio.shield(asyncio.wrap_future(step.end))
+            except Exception as error:
+                failure = error
 
 
 def steps(
@@ -132,33 +156,51 @@ def steps(
 ) -> Steps:
     """The life of one effect, as steps for either driver."""
     plain, key = _identify(attempt, declaration, given, tool_call_id)
-    with tracing.effect(declaration.name, loose_digest(key)) as span:
-        try:
-            entry, call_now = yield _Write(
-                lambda connection: ledger.begin(
-                    connection,
-                    job_id=attempt.job_id,
-                    claim_no=attempt.claim_no,
-                    key=key,
-                    name=declaration.name,
-                    arguments_digest=loose_digest(plain),
-                    arguments_json=arguments.preview(plain),
-                    now=attempt.store.clock.now_ms(),
-                )
-            )
-            if not call_now and entry.state == "unknown":
-                entry, call_now = yield from _settle_unknown(attempt, declaration, entry, probe)
-            if call_now:
-                entry = yield from _call(attempt, declaration, entry, call, probe)
+    while (under_way := attempt.enter(key)) is not None:
+        yield _Wait(under_way)
+    try:
+        with tracing.effect(declaration.name, loose_digest(key)) as span:
+            try:
+                entry, refused = yield from _settled(attempt, declaration, plain, key, call, probe)
+            except Exception as error:
+                if isinstance(error, EffectUnknown):
+                    span.state = "unknown"
+                attempt.block(error)  # nobody knows of the effect: this run goes no further, whoever swallows the error
+                raise
             span.state = entry.state
+            if refused is not None:
+                raise refused
             return entry.value()
-        except LostClaim as lost:
-            attempt.block(lost)
-            raise
-        except EffectUnknown as unknown:
-            span.state = "unknown"
-            attempt.block(unknown)
-            raise
+    finally:
+        attempt.leave(key)
+
+
+def _settled(
+    attempt: Attempt,
+    declaration: Declaration,
+    plain: dict[str, Any],
+    key: str,
+    call: Callable[[str], Any],
+    probe: Callable[[], Any],
+) -> Settling:
+    """The effect: confirmed, or rejected with the exception that says so. Any other exception leaves it open."""
+    entry, call_now = yield _Write(
+        lambda connection: ledger.begin(
+            connection,
+            job_id=attempt.job_id,
+            claim_no=attempt.claim_no,
+            key=key,
+            name=declaration.name,
+            arguments_digest=loose_digest(plain),
+            arguments_json=arguments.preview(plain),
+            now=attempt.store.clock.now_ms(),
+        )
+    )
+    if not call_now and entry.state == "unknown":
+        entry, call_now = yield from _settle_unknown(attempt, declaration, entry, probe)
+    if not call_now:
+        return entry, None
+    return (yield from _call(attempt, declaration, entry, call, probe))
 
 
 def _identify(
@@ -180,7 +222,7 @@ def _identify(
 
 def _settle_unknown(
     attempt: Attempt, declaration: Declaration, entry: Effect, probe: Callable[[], Any]
-) -> Generator[_Write | _Call, Any, tuple[Effect, bool]]:
+) -> Generator[_Write | _Call | _Wait, Any, tuple[Effect, bool]]:
     """Find out about an effect that was interrupted: returns it, and whether to call now."""
     if declaration.probe is not None:
         result = yield _Call(probe)
@@ -198,28 +240,22 @@ def _settle_unknown(
 
 def _call(
     attempt: Attempt, declaration: Declaration, entry: Effect, call: Callable[[str], Any], probe: Callable[[], Any]
-) -> Generator[_Write | _Call, Any, Effect]:
+) -> Settling:
     crash.point("effect.intended", declaration.name)
     token = _key.set(entry.key)
     try:
         result = yield _Call(lambda: call(entry.key))
-    except (EffectRejected, GraphBubbleUp) as error:
-        yield _reject(attempt, entry, "call", error)
-        raise
     except Exception as error:
-        if attempt.surely_not_sent(error):
-            yield _reject(attempt, entry, "call", error)
-            raise
+        if isinstance(error, (EffectRejected, GraphBubbleUp)) or attempt.surely_not_sent(error):
+            return (yield _reject(attempt, entry, "call", error)), error
         entry = yield _fail_to_know(attempt, entry, error)
         if declaration.probe is not None:
             found = yield _Call(probe)
             if found is not None:
-                return (yield _confirm(attempt, entry, found, "probe"))
-            yield _reject(attempt, entry, "probe", error)
-            raise
+                return (yield _confirm(attempt, entry, found, "probe")), None
+            return (yield _reject(attempt, entry, "probe", error)), error
         if declaration.idempotent:
-            attempt.block(error)  # only the next attempt may call again, with the same key
-            raise
+            raise  # the next attempt calls again, with the same key
         raise _unknown(entry) from error
     finally:
         _key.reset(token)
@@ -235,7 +271,7 @@ def _call(
         )
     confirmed = yield _confirm(attempt, entry, result, "call")
     crash.point("effect.confirmed", declaration.name)
-    return confirmed
+    return confirmed, None
 
 
 def _confirm(attempt: Attempt, entry: Effect, result: Any, settled_by: str) -> _Write:
@@ -264,7 +300,7 @@ def _fail_to_know(attempt: Attempt, entry: Effect, error: BaseException) -> _Wri
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:2000]
+    return payload.without_secrets(f"{type(error).__name__}: {error}")[:2000]
 
 
 def _unknown(entry: Effect) -> EffectUnknown:

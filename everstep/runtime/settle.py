@@ -12,6 +12,7 @@ from sqlalchemy import Connection, insert
 from everstep.checkpoints import effects, jobs, reviews
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
 from everstep.runtime import backoff
@@ -136,14 +137,14 @@ def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor:
     what: dict[str, Any] = {
         "code": getattr(error, "code", "unhandled_exception"),
         "type": error_chain(error)[0]["type"],
-        "message": str(getattr(error, "message", error))[:4096],
+        "message": without_secrets(str(getattr(error, "message", error)))[:4096],
         "step": job.step,
         "node": job.node,
         "attempt": job.attempts,
         "verdict": verdict.kind,
         "reason": verdict.reason,
         "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
-        "chain": error_chain(error),
+        "chain": [{**link, "message": without_secrets(link["message"])} for link in error_chain(error)],
     }
     text = json.dumps(what)
     connection.execute(

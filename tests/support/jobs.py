@@ -1,0 +1,61 @@
+"""Jobs run in this very process: graphs in a row, a worker until idle, the time moved on when a job waits."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.store import Store
+from everstep.clock import ManualClock
+from everstep.runtime.worker import Worker
+
+A_DAY_MS = 24 * 3600 * 1000
+
+
+class Log(TypedDict, total=False):
+    log: Annotated[list[Any], operator.add]
+
+
+def chain(*nodes: Any, schema: Any = Log, node_options: dict[str, Any] | None = None, **compile_with: Any) -> Any:
+    """A graph of nodes in a row, named `node_0`, `node_1`, …."""
+    builder = StateGraph(schema)
+    names = [f"node_{number}" for number in range(len(nodes))]
+    for name, node in zip(names, nodes, strict=True):
+        builder.add_node(name, node, **(node_options or {}))
+    for before, after in zip([START, *names], [*names, END], strict=True):
+        builder.add_edge(before, after)
+    return builder.compile(**compile_with)
+
+
+def beside(*nodes: Any, **compile_with: Any) -> Any:
+    """A graph whose nodes run at the same time, named `node_0`, `node_1`, …."""
+    builder = StateGraph(Log)
+    for number, node in enumerate(nodes):
+        builder.add_node(f"node_{number}", node)
+        builder.add_edge(START, f"node_{number}")
+        builder.add_edge(f"node_{number}", END)
+    return builder.compile(**compile_with)
+
+
+def work(store: Store, graph: Any, listener: Callable[[str, Job], None] | None = None, **worker: Any) -> None:
+    """Run jobs of `graph` until only a person could go on; a job that waits for its backoff gets its time at once."""
+
+    def on(event: str, job: Job) -> None:
+        if event == "retry":
+            assert isinstance(store.clock, ManualClock), "a backoff needs a clock that can be moved"
+            store.clock.advance(A_DAY_MS)
+        if listener is not None:
+            listener(event, job)
+
+    Worker(store, {"graph": graph}, listener=on, **worker).run(until_idle=True)
+
+
+def run(store: Store, graph: Any, input: Any = None, **worker: Any) -> Job:
+    """Enqueue one job of `graph` and work; returns the job as it is then."""
+    job, _ = store.enqueue("graph", {"log": []} if input is None else input)
+    work(store, graph, **worker)
+    return store.job(job.public_id)
