@@ -17,7 +17,7 @@ from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import JobStateConflict, ReviewAnswered
-from tests.support.record import begin_running, claim
+from tests.support.record import begin_running, claim, fresh
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     """A record."""
-    with Store.open(f"sqlite:///{tmp_path / 'record.db'}", clock=clock) as store:
+    with fresh(tmp_path, clock) as store:
         yield store
 
 

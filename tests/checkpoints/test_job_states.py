@@ -19,12 +19,11 @@ from everstep.checkpoints import effects, jobs
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
 from everstep.checkpoints.reviews import Question, Review
-from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import JobStateConflict, ReviewAnswered
 from everstep.runtime.classify import Verdict
 from everstep.runtime.settle import Outcome, settle
-from tests.support.record import claim
+from tests.support.record import claim, fresh
 
 LEASE = 10_000
 MAX_ATTEMPTS = 3
@@ -63,7 +62,7 @@ class JobLife(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self.clock = ManualClock()
-        self.store = Store.open(f"sqlite:///{Path(self.folder.name) / 'record.db'}", clock=self.clock)
+        self.store = fresh(Path(self.folder.name), self.clock)
         self.model = Model(due=self.clock.now_ms())
         self.believes: dict[str, Job | None] = dict.fromkeys(WORKERS)
         self.running_effects: dict[str, Effect] = {}

@@ -27,7 +27,7 @@ from everstep.errors import (
     SecretInPayload,
 )
 from everstep.runtime.settle import Outcome, settle
-from tests.support.record import begin_running, claim, in_processes
+from tests.support.record import begin_running, claim, fresh, in_processes
 
 LEASE = 1000
 
@@ -41,7 +41,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     """An empty record."""
-    with Store.open(f"sqlite:///{tmp_path / 'record.db'}", clock=clock) as store:
+    with fresh(tmp_path, clock) as store:
         yield store
 
 

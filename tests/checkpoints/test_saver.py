@@ -32,7 +32,7 @@ from everstep.nodes.attempt import Attempt
 from everstep.nodes.effect import EffectUnknown
 from everstep.runtime.worker import Worker
 from tests.support.kill_graphs import GRAPHS
-from tests.support.record import begin_running, claim
+from tests.support.record import begin_running, claim, fresh
 
 PATIENCE = 20.0
 
@@ -46,7 +46,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     """An empty record."""
-    with Store.open(f"sqlite:///{tmp_path / 'record.db'}", clock=clock) as store:
+    with fresh(tmp_path, clock) as store:
         yield store
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from everstep.checkpoints import database
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.writer import MAX_BATCH, Writer
 from everstep.errors import StoreUnavailable
+from tests.support.record import fresh
 
 PATIENCE = 20.0
 
@@ -27,7 +27,7 @@ PATIENCE = 20.0
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A record with a table of notes."""
-    with Store.open(f"sqlite:///{tmp_path / 'record.db'}") as store:
+    with fresh(tmp_path) as store:
         store.write(lambda connection: connection.exec_driver_sql("CREATE TABLE notes (text TEXT)")).result()
         yield store
 
@@ -291,9 +291,9 @@ def test_a_really_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path
 def test_a_broken_constraint_is_the_operations_own_error(store: Store) -> None:
     """A database error that says nothing of the record as a whole comes back as it is, to its operation alone."""
     gate = Gate(store)
-    bad = store.write(lambda connection: connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)"))
+    bad = store.write(lambda connection: connection.exec_driver_sql("INSERT INTO job_events (to_status) VALUES ('done')"))
     good = store.write(note("good"))
     gate.open()
-    with pytest.raises((sqlite3.OperationalError, DBAPIError), match="no such table"):
+    with pytest.raises(sqlite3.IntegrityError, match="NOT NULL"):
         bad.result(PATIENCE)
     assert good.result(PATIENCE) == "good"

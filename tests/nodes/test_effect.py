@@ -24,6 +24,7 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from tests.support.jobs import Log, beside, chain, run, work
+from tests.support.record import fresh
 
 PATIENCE = 20.0
 
@@ -31,7 +32,7 @@ PATIENCE = 20.0
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A record."""
-    with Store.open(f"sqlite:///{tmp_path / 'record.db'}", clock=ManualClock()) as store:
+    with fresh(tmp_path, ManualClock()) as store:
         yield store
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from everstep.checkpoints import jobs
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
+from everstep.clock import Clock
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.support.warm"])
@@ -98,3 +100,18 @@ def begin_running(store: Store, worker: str = "worker", **more: Any) -> Job:
     now = store.clock.now_ms()
     store.write(lambda connection: jobs.advance(connection, job.id, job.claim_no, now=now)).result()
     return store.job_by_row(job.id)
+
+
+_migrated: list[bytes] = []
+
+
+def fresh(folder: Path, clock: Clock | None = None) -> Store:
+    """An empty record in `folder`; a copy of one that was migrated once, since most tests are not about that."""
+    if not _migrated:
+        with tempfile.TemporaryDirectory() as elsewhere:
+            path = Path(elsewhere) / "record.db"
+            Store.open(f"sqlite:///{path}").close()
+            _migrated.append(path.read_bytes())
+    path = folder / "record.db"
+    path.write_bytes(_migrated[0])
+    return Store.open(f"sqlite:///{path}", clock=clock)
