@@ -18,9 +18,7 @@ def answer(message: BaseMessage, result: dict[str, Any] | str) -> ToolMessage:
     assert isinstance(message, AIMessage)
     failed = isinstance(result, str)
     content = result if isinstance(result, str) else json.dumps(result)
-    return ToolMessage(
-        content, tool_call_id=message.tool_calls[0]["id"] or "", status="error" if failed else "success"
-    )
+    return ToolMessage(content, tool_call_id=message.tool_calls[0]["id"] or "", status="error" if failed else "success")
 
 
 def play(results: dict[str, list[dict[str, Any] | str]]) -> list[BaseMessage]:
