@@ -157,7 +157,9 @@ def _of_tool(tool: ToolT, declaration: Declaration) -> ToolT:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         attempt = _attempt(declaration.name)
         call = functools.partial(kind._run, self, *args, **kwargs)
-        return call() if attempt is None else drive(attempt, life(attempt, call, args, kwargs))
+        if attempt is None:
+            return call()
+        return _as_tool_result(tool, drive(attempt, life(attempt, call, args, kwargs)))
 
     @functools.wraps(kind._arun)
     async def arun(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -165,12 +167,21 @@ def _of_tool(tool: ToolT, declaration: Declaration) -> ToolT:
         call = functools.partial(kind._arun, self, *args, **kwargs)
         if attempt is None or not _is_natively_async(tool):
             return await call()
-        return await drive_async(attempt, life(attempt, call, args, kwargs))
+        return _as_tool_result(tool, await drive_async(attempt, life(attempt, call, args, kwargs)))
 
     overrides = {"invoke": invoke, "ainvoke": ainvoke, "_run": run, "_arun": arun, "__module__": kind.__module__}
     copy: Any = tool.model_copy()
     copy.__class__ = type(kind.__name__, (kind,), overrides)
     return cast("ToolT", copy)
+
+
+def _as_tool_result(tool: BaseTool, result: Any) -> Any:
+    """Content and artifact are a tuple, which the record keeps as a list; a person may give content alone."""
+    if tool.response_format != "content_and_artifact":
+        return result
+    if isinstance(result, (list, tuple)) and len(cast("list[Any]", result)) == 2:
+        return tuple(cast("list[Any]", result))
+    return result, None
 
 
 def _call_id(given: Any) -> str | None:

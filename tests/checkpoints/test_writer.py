@@ -291,7 +291,7 @@ def test_a_really_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path
 def test_a_broken_constraint_is_the_operations_own_error(store: Store) -> None:
     """A database error that says nothing of the record as a whole comes back as it is, to its operation alone."""
     gate = Gate(store)
-    bad = store.write(lambda connection: connection.exec_driver_sql("INSERT INTO job_events (to_status) VALUES ('done')"))
+    bad = store.write(lambda connection: connection.exec_driver_sql("INSERT INTO job_events (at) VALUES (1)"))
     good = store.write(note("good"))
     gate.open()
     with pytest.raises(sqlite3.IntegrityError, match="NOT NULL"):
