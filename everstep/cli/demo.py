@@ -97,6 +97,13 @@ def demo(folder: Path, packages: tuple[str, ...], max_files: int, model: str | N
 
 
 def _clear(folder: Path) -> None:
+    try:
+        _make_empty(folder)
+    except OSError as error:
+        raise DemoFailed(f"{folder} cannot be used: {error.strerror}", next_step="give another --folder") from error
+
+
+def _make_empty(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise DemoFailed(
             f"{folder} is not empty and no earlier demo", next_step="give another --folder", path=str(folder)

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -77,6 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     # It would warn of every class of the user's own in a state, on each read; which it rightly stores and restores.
     logging.getLogger("langgraph.checkpoint.serde.jsonplus").setLevel(logging.ERROR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a message with half a character in it can be read, too
     _register()
     arguments = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in arguments

@@ -10,6 +10,7 @@ import click
 
 from everstep.cli.options import config_option, json_option, opened, read_input, store_option
 from everstep.cli.views import next_action, print_json, text
+from everstep.errors import PayloadInvalid
 
 if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
@@ -59,6 +60,8 @@ def submit(
     from everstep.graphs.configuration import read_configuration, require_name
 
     value = read_input(given)
+    if key is not None and not key.strip():
+        raise PayloadInvalid("--key is empty", next_step="give a key, or leave the option out")
     payload.check_payload(value, allow_secret_keys=allow_secret_keys)  # before there is a record
     configuration = read_configuration(config_path)
     require_name(graph, list(configuration.graphs), configuration.path)

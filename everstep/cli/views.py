@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,8 +26,13 @@ STATUS_COLOURS = {
 
 
 def print_json(value: Any) -> None:
-    """Write a value to stdout as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Write a value to stdout as JSON, with escapes if stdout cannot hold a character of it."""
+    written = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        written.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        written = json.dumps(value, indent=2)
+    click.echo(written)
 
 
 def job_view(job: Job) -> dict[str, Any]:

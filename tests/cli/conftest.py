@@ -10,13 +10,14 @@ import pytest
 
 from tests.cli.folder import Folder
 
-GRAPHS = ("count", "mail", "ask", "tool", "hold", "fails", "broken", "lost", "slow", "away", "stop")
+GRAPHS = ("count", "mail", "ask", "tool", "hold", "fails", "garbled", "broken", "lost", "slow", "away", "stop")
 STATUSES = {
     "count": "done",
     "mail": "done",
     "ask": "review",
     "tool": "review",
     "fails": "failed",
+    "garbled": "failed",
     "broken": "review",
     "lost": "review",
     "away": "retry",

@@ -124,7 +124,8 @@ class Folder:
             timeout=PATIENCE_S,
             check=False,
         )
-        return Ran(ran.returncode, (ran.stdout or b"").decode(), ran.stderr.decode())
+        encoding = variables.get("PYTHONIOENCODING", "utf-8").partition(":")[0]
+        return Ran(ran.returncode, (ran.stdout or b"").decode(encoding), ran.stderr.decode(encoding))
 
     def all(self, *commands: Sequence[str]) -> list[Ran]:
         """Run several commands at once; the results are in the order of the commands."""

@@ -127,6 +127,14 @@ def test_a_file_that_may_not_be_read_is_told(folder: Folder) -> None:
     assert "Permission denied" in ran.err
 
 
+def test_the_demo_leaves_other_folders_alone(folder: Folder) -> None:
+    """`demo` refuses a folder with other things in it, and a file; nothing of them is changed."""
+    before = sorted(folder.path.iterdir())
+    for place in (".", "graphs.py"):
+        is_refused(folder.run("demo", "--folder", place), 1, "demo_failed")
+    assert sorted(folder.path.iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -105,7 +105,7 @@ def test_jobs_lists_every_job_with_exactly_the_promised_fields(prepared: Prepare
         has_shape(job, JOB)
         assert (job["result_digest"] is not None) == (job["status"] == "done")
         assert (job["leased_by"] is not None) == (job["lease_until"] is not None) == (job["status"] == "running")
-        assert (job["error"] is not None) == (job["graph"] in ("fails", "broken", "away"))
+        assert (job["error"] is not None) == (job["graph"] in ("fails", "garbled", "broken", "away"))
 
 
 def test_the_documented_fields_are_the_real_ones() -> None:
@@ -129,6 +129,17 @@ def test_jobs_shows_a_line_for_each_job(prepared: Prepared) -> None:
     assert (ran.code, ran.err) == (0, "")
     newest = list(reversed(prepared.jobs.values()))[:3]
     assert [line.split()[0] for line in ran.out.splitlines()] == ["id", *newest]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "latin-1:strict"])
+def test_no_text_is_too_odd_to_be_shown(encoding: str, prepared: Prepared) -> None:
+    """Text that is not Unicode, or that the terminal cannot show, is escaped; JSON stays JSON."""
+    job = prepared.jobs["garbled"]
+    shown = prepared.folder.run("show", job, PYTHONIOENCODING=encoding)
+    assert (shown.code, shown.err) == (0, "")
+    assert "na\\udcffme" in shown.out
+    as_json = prepared.folder.run("show", job, "--json", PYTHONIOENCODING=encoding)
+    assert as_json.value["error"]["message"] == "no file of the name na\udcffme→"
 
 
 def test_an_empty_record_is_an_empty_list(folder: Folder) -> None:

@@ -50,6 +50,19 @@ def test_a_key_belongs_to_one_input(folder: Folder) -> None:
     assert [job["idempotency_key"] for job in folder.json("jobs")] == ["ticket 7"]
 
 
+def test_an_empty_key_is_a_mistake(folder: Folder) -> None:
+    """An empty --key, as an unset shell variable makes it, is refused instead of standing for no key."""
+    is_refused(folder.run("submit", "count", "--input", "{}", "--key", " "), 64, "payload_invalid")
+
+
+def test_processes_that_submit_at_once_make_one_job(folder: Folder) -> None:
+    """Of several processes that submit the same job at once, into a record that is not there yet, one creates it."""
+    ran = folder.all(*[("submit", "count", "--input", "{}", "--json")] * 4)
+    assert [one.code for one in ran] == [0] * 4
+    assert sorted(one.value["created"] for one in ran) == [False, False, False, True]
+    assert len({one.value["id"] for one in ran}) == 1
+
+
 def test_input_comes_as_text_file_or_stdin(folder: Folder) -> None:
     """--input takes JSON text, the name of a file of it, with or without a byte order mark, or - for standard input."""
     text = '{"n": "Å", "seen": [1, null]}'
