@@ -192,7 +192,7 @@ def answer(
         .values(
             status="answered",
             decision=decision,
-            answer_json=None if value is answers.MISSING else json.dumps(value),
+            answer_json=None if value is answers.MISSING else _json(value, review),
             resume_json=json.dumps(resume) if review.kind == "interrupt" else None,
             reason=reason,
             answered_by=by,
@@ -211,6 +211,15 @@ def answer(
             now=now,
         )
     return find(connection, review.public_id), _move_on(connection, job, review, decision, reason, by, now)
+
+
+def _json(value: Any, review: Review) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ReviewAnswerInvalid(
+            f"the answer is not JSON: {error}", next_step="answer with JSON data", review=review.public_id
+        ) from error
 
 
 def _move_on(
@@ -240,7 +249,7 @@ def _move_on(
         )
     changes: dict[str, Any] = {"next_run_at": now, "error_json": None, "failures": 0}
     if review.kind == "fingerprint":
-        changes.update(fingerprint=None, fingerprint_json=None)
+        changes["fingerprint"] = review.subject
     return jobs.transition(
         connection, job, "pending", now=now, actor=by, reason=f"{review.kind} review: {decision}", **changes
     )

@@ -171,16 +171,17 @@ class Leg:
     async def _changed(self, graph: Graph) -> Question | None:
         """Note the graph's fingerprint with the job, or ask whether to go on with a graph that changed."""
         now = fingerprint(graph)
-        if self._job.fingerprint == now.digest:
+        parts = json.dumps(now.parts)
+        if self._job.fingerprint == now.digest and self._job.fingerprint_json == parts:
             return None
-        if self._job.fingerprint is not None and self._job.input_applied:
+        if self._job.fingerprint not in (None, now.digest) and self._job.input_applied:
             lines = difference(json.loads(self._job.fingerprint_json or "{}"), now.parts)
             value = {"question": "The graph changed since this job began. Go on with it?", "changes": lines}
             return Question("fingerprint", now.digest, value, occurrence=self._job.claim_no)
 
         def note(connection: Connection) -> None:
             jobs.fence(connection, self._job.id, self._job.claim_no)
-            values = {"fingerprint": now.digest, "fingerprint_json": json.dumps(now.parts)}
+            values = {"fingerprint": now.digest, "fingerprint_json": parts}
             connection.execute(update(agent_jobs).where(agent_jobs.c.id == self._job.id).values(**values))
 
         await self._store.awrite(note)
