@@ -1,0 +1,156 @@
+"""`review` inside a node: what the person is shown, and the Decision the node gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from everstep import Decision, review
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.store import Store
+from everstep.clock import ManualClock
+from everstep.errors import ReviewAnswerInvalid
+from tests.support.jobs import Log, beside, chain, run, work
+from tests.support.record import fresh
+
+FILES = {"paths": ["/a", "/b"]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A record."""
+    with fresh(tmp_path, ManualClock()) as store:
+        yield store
+
+
+def asking(**more: Any) -> Any:
+    """A node that asks whether to delete two files, and keeps the decision."""
+
+    def node(_state: Log) -> Log:
+        decision = review("delete 2 files?", action="delete_files", args=FILES, **more)
+        return {"log": [{**dataclasses.asdict(decision), "approved": decision.approved}]}
+
+    return node
+
+
+def decided(store: Store, job: Job) -> dict[str, Any]:
+    """The decision the node got."""
+    job = store.job(job.public_id)
+    assert job.status == "done", f"{job.status}: {job.error_json}"
+    return json.loads(job.result_json or "")["log"][0]
+
+
+def test_the_person_sees_the_question_the_action_and_its_arguments(store: Store) -> None:
+    """The review has the form that Agent Inbox and LangChain's middleware read, with a digest of the arguments."""
+    run(store, chain(asking(allow=("approve", "reject"))))
+    (row,) = store.reviews()
+    assert row.value["action_requests"] == [{"name": "delete_files", "args": FILES, "description": "delete 2 files?"}]
+    assert row.value["review_configs"] == [{"action_name": "delete_files", "allowed_decisions": ["approve", "reject"]}]
+    assert len(row.value["argument_digest"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (("approve", {}), ("approve", FILES, None, True)),
+        (("edit", {"value": {"paths": []}}), ("edit", {"paths": []}, None, True)),
+        (("respond", {"value": "look at /a first"}), ("respond", FILES, "look at /a first", False)),
+        (("respond", {"reason": "later"}), ("respond", FILES, "later", False)),
+        (("reject", {"reason": "too many"}), ("reject", FILES, "too many", False)),
+        (("reject", {}), ("reject", FILES, None, False)),
+    ],
+    ids=str,
+)
+def test_each_decision_reaches_the_node(store: Store, answer: Any, expected: Any) -> None:
+    """Approve and edit say to act and with what; respond and reject carry the person's words."""
+    graph = chain(asking())
+    job = run(store, graph)
+    store.answer(store.reviews()[0].public_id, answer[0], **answer[1])
+    work(store, graph)
+    got = decided(store, job)
+    assert (got["type"], got["args"], got["message"], got["approved"]) == expected
+
+
+def test_a_decision_that_is_not_offered_is_refused(store: Store) -> None:
+    """Only the allowed decisions can be given; after a refused one the review is still open."""
+    graph = chain(asking(allow=("approve", "reject")))
+    job = run(store, graph)
+    for decision, value in (("edit", {"paths": []}), ("respond", "hm")):
+        with pytest.raises(ReviewAnswerInvalid):
+            store.answer(store.reviews()[0].public_id, decision, value=value)
+    store.answer(store.reviews()[0].public_id, "approve")
+    work(store, graph)
+    assert decided(store, job)["type"] == "approve"
+
+
+def test_an_approval_is_only_for_the_arguments_that_were_shown(store: Store) -> None:
+    """A node that asks for other arguments by the time it gets the answer is stopped; nothing is done with them."""
+    done: list[Any] = []
+    paths = ["/a"]
+
+    def node(_state: Log) -> Log:
+        decision = review("delete?", action="delete", args={"paths": list(paths)})
+        done.append(decision.args)
+        return {"log": []}
+
+    graph = chain(node)
+    job = run(store, graph)
+    paths.append("/etc")
+    store.answer(store.reviews()[0].public_id, "approve")
+    work(store, graph)
+    assert done == []
+    assert store.job(job.public_id).status in ("review", "failed")
+    assert json.loads(store.job(job.public_id).error_json or "")["code"] == "review_answer_invalid"
+
+
+def test_two_reviews_in_one_node_and_two_at_once(store: Store) -> None:
+    """Reviews follow one another in a node, and stand beside one another in branches, each with its own answer."""
+
+    def twice(_state: Log) -> Log:
+        first = review("first?", args={"n": 1})
+        second = review("second?", args={"n": 2})
+        return {"log": [first.type, second.type]}
+
+    graph = beside(twice, lambda _s: {"log": [review("beside?", args={"n": 3}).type]})
+    job = run(store, graph)
+    decisions = {"first?": "approve", "second?": "reject", "beside?": "respond"}
+    asked: list[str] = []
+    while reviews := store.reviews():
+        for row in reviews:
+            question = row.value["action_requests"][0]["description"]
+            asked.append(question)
+            decision = decisions[question]
+            store.answer(row.public_id, decision, **({"value": "hm"} if decision == "respond" else {}))
+        work(store, graph)
+    assert sorted(asked) == sorted(decisions)
+    assert json.loads(store.job(job.public_id).result_json or "")["log"] == ["approve", "reject", "respond"]
+
+
+@pytest.mark.parametrize(
+    "resume",
+    [
+        {"decisions": [{"type": "approve"}]},
+        {"type": "approve"},
+        [{"type": "approve"}],
+    ],
+)
+def test_without_everstep_it_is_an_interrupt_that_other_clients_answer(resume: Any) -> None:
+    """Plain LangGraph with its own saver: the decisions of the middleware's clients are understood without a digest."""
+    got: list[Decision] = []
+
+    def node(_state: Log) -> Log:
+        got.append(review("go on?", args={"n": 1}))
+        return {"log": []}
+
+    graph = chain(node, checkpointer=InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    graph.invoke({"log": []}, thread)
+    graph.invoke(Command(resume=resume), thread)
+    assert got == [Decision("approve", {"n": 1}, None)]
