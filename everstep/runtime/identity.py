@@ -37,9 +37,11 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process started, in the kernel's ticks; empty where that cannot be read."""
+    """When a process started, in the kernel's ticks; `ended` if it waits to be reaped, empty if nobody can tell."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return fields[19] if len(fields) > 19 else ""
+    if len(fields) <= 19:
+        return ""
+    return "ended" if fields[0] in ("Z", "X") else fields[19]
 
 
 def worker_id() -> str:
@@ -52,7 +54,7 @@ def worker_id() -> str:
 def is_surely_dead(worker: str) -> bool:
     """Whether the worker's process provably no longer exists. False when there is no proof."""
     parts = worker.rsplit(":", 5)
-    if len(parts) != 6 or parts[1] != _machine() or not parts[3].isdigit():
+    if len(parts) != 6 or parts[1] != _machine() or not parts[3].isdecimal():
         return False
     _, _, boot, pid, started, _ = parts
     if boot != _boot():
@@ -61,7 +63,7 @@ def is_surely_dead(worker: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (OSError, OverflowError):
         return False
     now_started = _started(int(pid))
     return bool(started and now_started and started != now_started)

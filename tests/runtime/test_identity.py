@@ -1,0 +1,89 @@
+"""Who a worker is, and when one is surely dead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from everstep.runtime.identity import is_surely_dead, worker_id
+
+
+def id_of(process: subprocess.Popen[bytes]) -> str:
+    """The id a worker in another process has."""
+    assert process.stdout is not None
+    return process.stdout.readline().decode().strip()
+
+
+def worker() -> subprocess.Popen[bytes]:
+    """A process that tells its worker id and then waits."""
+    code = "from everstep.runtime.identity import worker_id; print(worker_id(), flush=True); input()"
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def test_an_id_never_comes_back() -> None:
+    """Two workers of one process have different ids, so an id is no fence and needs to be none."""
+    ids = {worker_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(str(os.getpid()) in name.split(":") for name in ids)
+
+
+def test_a_living_worker_is_not_dead() -> None:
+    """This process, and another that runs, are alive."""
+    process = worker()
+    try:
+        assert not is_surely_dead(id_of(process))
+        assert not is_surely_dead(worker_id())
+    finally:
+        process.communicate(b"\n")
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_a_killed_worker_is_dead_at_once(reaped: bool) -> None:
+    """A worker that was killed is dead, also while its parent has not yet asked how it ended."""
+    process = worker()
+    name = id_of(process)
+    process.kill()
+    if reaped:
+        process.wait()
+    else:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert is_surely_dead(name)
+    process.communicate()
+
+
+def parts(**changed: str) -> str:
+    """This process's worker id with some parts replaced."""
+    names = ("host", "machine", "boot", "pid", "started", "random")
+    given = dict(zip(names, worker_id().rsplit(":", 5), strict=True))
+    return ":".join({**given, **changed}.values())
+
+
+def test_another_process_with_the_same_number_proves_the_death() -> None:
+    """If the process of that number started at another time, the worker's process is gone."""
+    assert is_surely_dead(parts(started="1"))
+
+
+def test_a_reboot_proves_the_death() -> None:
+    """A worker of an earlier boot of this machine is dead, whatever runs under its number now."""
+    assert is_surely_dead(parts(boot="00000000"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "worker",
+        "a:b:c",
+        parts(machine="00000000", started="1"),
+        parts(machine="00000000", boot="00000000"),
+        parts(pid="x"),
+        parts(pid="-1"),
+        parts(pid="1" * 30),
+    ],
+)
+def test_without_proof_nobody_is_dead(name: str) -> None:
+    """Another machine, another container, an id of another form: only the lease can tell."""
+    assert not is_surely_dead(name)
