@@ -1,0 +1,238 @@
+"""How a leg ends: each outcome moves the job as it should, keeps the evidence, and counts what it should count."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.checkpoints import effects
+from everstep.checkpoints.canonical import digest
+from everstep.checkpoints.jobs import Job, LostClaim
+from everstep.checkpoints.reviews import Question
+from everstep.checkpoints.store import Store
+from everstep.clock import ManualClock
+from everstep.errors import PayloadInvalid
+from everstep.nodes.effect import EffectUnknown
+from everstep.runtime.classify import Verdict, classify
+from everstep.runtime.settle import Outcome, settle
+from tests.support.record import begin_running, claim, fresh
+
+QUESTION = Question("interrupt", "id", {"question": "go on?"})
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The time."""
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    """A record."""
+    with fresh(tmp_path, clock) as store:
+        yield store
+
+
+def running(store: Store, **more: Any) -> Job:
+    """A job in mid-run."""
+    store.enqueue("graph", {"n": len(store.jobs())}, **more)
+    return begin_running(store)
+
+
+def settled(store: Store, job: Job, outcome: Outcome) -> Job:
+    """The job after this outcome."""
+    return store.write(
+        lambda c: settle(c, job, outcome, now=store.clock.now_ms(), actor="worker", randomness=random.Random(1))
+    ).result()
+
+
+def failed_with(error: BaseException, verdict: Verdict | None = None) -> Outcome:
+    """An outcome by exception."""
+    return Outcome("error", error=error, verdict=verdict or classify(error))
+
+
+def in_flight(store: Store, job: Job, key: str = "key") -> effects.Effect:
+    """An effect whose call has begun."""
+    return store.write(
+        lambda c: effects.begin(
+            c,
+            job_id=job.id,
+            claim_no=job.claim_no,
+            key=key,
+            name="push",
+            arguments_digest="",
+            arguments_json="{}",
+            now=0,
+        )
+    ).result()[0]
+
+
+def test_done_keeps_the_result_and_its_digest(store: Store) -> None:
+    """A finished job has its result as JSON, the digest of it, no error and no lease."""
+    job = settled(store, running(store), Outcome("done", values={"b": [1, 2.0], "a": None}))
+    assert (job.status, job.leased_by, job.lease_until, job.error_json, job.node) == ("done", None, None, None, None)
+    assert json.loads(job.result_json or "") == {"a": None, "b": [1, 2.0]}
+    assert job.result_digest == digest({"a": None, "b": [1, 2]})
+
+
+def test_a_result_beyond_json_is_shown_as_near_as_can_be(store: Store) -> None:
+    """A result with values JSON has not is kept readable, and does not keep the job from being done."""
+    job = settled(store, running(store), Outcome("done", values={"x": {1}, "y": float("nan"), "z": object}))
+    assert job.status == "done"
+    assert json.loads(job.result_json or "")["x"] == [1]
+    assert job.result_digest
+
+
+def test_a_pause_is_no_attempt(store: Store) -> None:
+    """A question brings the job to review, and the start that led to it is taken back."""
+    job = settled(store, running(store), Outcome("review", questions=[QUESTION, Question("interrupt", "2", None)]))
+    assert (job.status, job.attempts, job.leased_by) == ("review", 0, None)
+    assert [review.value for review in store.reviews()] == [{"question": "go on?"}, None]
+
+
+def test_a_question_answered_meanwhile_needs_no_review(store: Store) -> None:
+    """If a question was answered while the job ran it goes on at once."""
+    job = running(store)
+    settled(store, job, Outcome("review", questions=[QUESTION]))
+    store.answer(store.reviews()[0].public_id, "approve")
+    again = begin_running(store)
+    after = settled(store, again, Outcome("review", questions=[QUESTION, Question("interrupt", "2", None)]))
+    assert (after.status, after.attempts) == ("pending", 0)
+    assert len(store.reviews(job)) == 2
+
+
+def test_given_back_by_a_draining_worker(store: Store, clock: ManualClock) -> None:
+    """A released job is pending now, and the attempt is not counted."""
+    job = settled(store, running(store), Outcome("released"))
+    assert (job.status, job.attempts, job.next_run_at) == ("pending", 0, clock.now_ms())
+    assert "draining" in store.events(job)[-1]["reason"]
+
+
+def test_a_transient_failure_waits_longer_each_time_and_then_fails(store: Store, clock: ManualClock) -> None:
+    """15 s, then 30 s, each with at most a quarter of jitter, until `max_attempts` failures in a row."""
+    job = running(store, max_attempts=3)
+    waits: list[int] = []
+    for _ in range(2):
+        job = settled(store, job, failed_with(ConnectionResetError("gone")))
+        assert job.status == "retry"
+        waits.append(job.next_run_at - clock.now_ms())
+        assert claim(store) == []
+        clock.advance(waits[-1])
+        (job,) = claim(store)
+    assert 15_000 <= waits[0] <= 18_750
+    assert 30_000 <= waits[1] <= 37_500
+    job = settled(store, job, failed_with(ConnectionResetError("gone")))
+    assert job.status == "failed"
+    assert "3 failures" in store.events(job)[-1]["reason"]
+    assert [kept["kind"] for kept in store.evidence(job)] == ["error"] * 3
+
+
+def test_progress_between_failures_starts_a_new_count(store: Store, clock: ManualClock) -> None:
+    """A job that gets further between its failures is not given up: only failures in a row count."""
+    job = running(store, max_attempts=2)
+    for _ in range(5):
+        job = settled(store, job, failed_with(ConnectionResetError("gone")))
+        assert job.status == "retry"
+        clock.advance(10**7)
+        job = begin_running(store)
+    assert job.attempts == 6
+
+
+def test_a_service_that_names_its_time_is_not_asked_before(store: Store, clock: ManualClock) -> None:
+    """`Retry-After` is the least that is waited."""
+    verdict = Verdict("retry", 600_000, True, "busy", "status 429")
+    job = settled(store, running(store), failed_with(RuntimeError("busy"), verdict))
+    assert 600_000 <= job.next_run_at - clock.now_ms() <= 750_000
+
+
+def test_a_failure_tells_what_where_and_what_next(store: Store) -> None:
+    """The evidence of a failure has code, type, message, step, attempt, verdict, cause chain and a next step."""
+    try:
+        try:
+            raise KeyError("deep")
+        except KeyError as cause:
+            raise PayloadInvalid("no such branch", next_step="name a branch") from cause
+    except PayloadInvalid as error:
+        job = settled(store, running(store), failed_with(error))
+    what = json.loads(job.error_json or "")
+    assert job.status == "failed"
+    assert what["code"] == "payload_invalid"
+    assert what["message"] == "no such branch"
+    assert what["next_step"] == "name a branch"
+    assert (what["attempt"], what["verdict"]) == (1, "failed")
+    assert [link["type"] for link in what["chain"]] == ["everstep.errors.PayloadInvalid", "KeyError"]
+    assert "test_settle.py" in what["chain"][0]["where"]
+    (kept,) = store.evidence(job)
+    assert kept["detail"] == what
+
+
+def test_an_error_nobody_knows_asks_a_person(store: Store) -> None:
+    """In doubt a person decides, and sees the error."""
+
+    class OddError(Exception):
+        pass
+
+    job = settled(store, running(store), failed_with(OddError("what?")))
+    assert job.status == "review"
+    assert store.reviews()[0].value["message"] == "what?"
+    assert store.reviews()[0].value["question"]
+
+
+def test_a_failure_closes_the_questions_that_are_open(store: Store) -> None:
+    """When a job fails for good nobody is asked anything about it any more."""
+    job = running(store)
+    settled(store, job, Outcome("review", questions=[QUESTION, Question("interrupt", "2", None)]))
+    store.answer(store.reviews()[0].public_id, "approve")
+    job = settled(store, begin_running(store), failed_with(ValueError("bad input")))
+    assert job.status == "failed"
+    assert store.reviews() == []
+
+
+def test_an_unknown_effect_is_asked_about(store: Store) -> None:
+    """The effect that stopped the run becomes a question; one that is still in flight elsewhere does not."""
+    job = running(store)
+    effect = in_flight(store, job, "stopped")
+    in_flight(store, job, "other")
+    unknown = EffectUnknown("nobody knows", key=effect.key)
+    after = settled(store, job, Outcome("effect", effect_key=effect.key, error=unknown))
+    assert (after.status, after.attempts) == ("review", 0)
+    assert [review.subject for review in store.reviews()] == ["stopped"]
+    assert {found.key: found.state for found in store.effects(job)} == {"stopped": "unknown", "other": "intended"}
+
+
+def test_a_graph_that_finished_past_an_effect_in_doubt_is_not_done(store: Store) -> None:
+    """Whatever the graph returned, a job with an effect nobody knows of waits for a person, and is done after."""
+    job = running(store)
+    in_flight(store, job)
+    after = settled(store, job, Outcome("done", values={"x": 1}))
+    assert after.status == "review"
+    store.answer(store.reviews()[0].public_id, "approve", value=1)
+    assert settled(store, begin_running(store), Outcome("done", values={"x": 1})).status == "done"
+
+
+def test_an_outcome_of_a_lost_claim_changes_nothing(store: Store, clock: ManualClock) -> None:
+    """Every outcome of a run that lost its job is refused, its evidence included."""
+    job = running(store)
+    clock.advance(1000)
+    claim(store, "other")
+    before = (store.job_by_row(job.id), store.events(job))
+    outcomes = [
+        Outcome("done", values={}),
+        Outcome("review", questions=[QUESTION]),
+        Outcome("effect"),
+        failed_with(ValueError("x")),
+        failed_with(TimeoutError("x")),
+        Outcome("released"),
+        Outcome("cancelled"),
+    ]
+    for outcome in outcomes:
+        with pytest.raises(LostClaim):
+            settled(store, job, outcome)
+    assert (store.job_by_row(job.id), store.events(job)) == before
+    assert store.evidence(job) == []
+    assert store.reviews(job) == []
