@@ -194,6 +194,12 @@ class EffectRejected(EverstepError):
     code = "effect_rejected"
 
 
+class EffectInterrupted(EverstepError):
+    """A call was given up before its outcome was known (a time limit in the node, say); the next attempt finds out."""
+
+    code = "effect_interrupted"
+
+
 class EffectInvalid(EverstepError):
     """An effect was declared or called in a way that cannot be kept safe."""
 

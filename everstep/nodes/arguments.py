@@ -20,6 +20,7 @@ from langgraph.config import get_config
 
 from everstep.checkpoints import payload
 from everstep.checkpoints.jobs import loose_digest
+from everstep.checkpoints.saver import StepSaver
 from everstep.errors import EffectInvalid
 
 PREVIEW_BYTES = 4096
@@ -107,15 +108,36 @@ def _redacted(value: Any) -> Any:
     return value
 
 
-def position() -> tuple[str, str]:
-    """Where in the graph the caller runs: the task's namespace (its id is part of it), and the node's attempt at it."""
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Where in the graph a call is made.
+
+    Attributes:
+        place: The task's namespace; its id is part of it, and is the same in every replay from one checkpoint.
+        body: LangGraph's scratchpad: an object of its own for each time the task is prepared.
+        node_attempt: Which try at the node this is, where LangGraph retries it.
+        stable: Whether `place` means the same after a crash; not in a graph that keeps its checkpoints elsewhere.
+    """
+
+    place: str = ""
+    body: Any = None
+    node_attempt: str = ""
+    stable: bool = True
+
+
+def position() -> Position:
+    """Where in the graph the caller runs."""
     try:
         configurable = get_config().get("configurable", {})
     except RuntimeError:
-        return "", ""
-    runtime = configurable.get("__pregel_runtime")
-    info = getattr(runtime, "execution_info", None)
-    return str(configurable.get("checkpoint_ns", "")), str(getattr(info, "node_attempt", 1))
+        return Position()
+    info = getattr(configurable.get("__pregel_runtime"), "execution_info", None)
+    return Position(
+        place=str(configurable.get("checkpoint_ns", "")),
+        body=configurable.get("__pregel_scratchpad"),
+        node_attempt=str(getattr(info, "node_attempt", 1)),
+        stable=isinstance(configurable.get("__pregel_checkpointer"), StepSaver),
+    )
 
 
 def effect_key(*parts: str | int) -> str:

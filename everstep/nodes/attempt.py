@@ -50,16 +50,29 @@ class Attempt:
     progress: Callable[[], dict[str, Any]] = _nothing
     committed: Callable[[str, str], None] = _ignore
     blocked: BaseException | None = None
-    _occurrences: dict[tuple[str, ...], int] = field(default_factory=dict[tuple[str, ...], int])
+    _taken: dict[tuple[Any, ...], set[int]] = field(default_factory=dict[tuple[Any, ...], set[int]])
+    _bodies: dict[int, Any] = field(default_factory=dict[int, Any])
     _in_flight: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
     _lock: Lock = field(default_factory=Lock)
 
-    def occurrence(self, *scope: str) -> int:
-        """How often this was asked before with the same scope, from 0."""
+    def take(self, body: Any, call: tuple[str, ...]) -> int:
+        """Number a call among equal ones, from 0, within one run of a node's body.
+
+        Args:
+            body: An object that lives as long as that run; the same task run again, also in this attempt, has another.
+            call: What makes calls equal.
+        """
         with self._lock:
-            number = self._occurrences.get(scope, 0)
-            self._occurrences[scope] = number + 1
+            self._bodies[id(body)] = body  # kept, so that no other object can get its id
+            taken = self._taken.setdefault((id(body), *call), set())
+            number = next(number for number in range(len(taken) + 1) if number not in taken)
+            taken.add(number)
             return number
+
+    def give_back(self, body: Any, call: tuple[str, ...], number: int) -> None:
+        """The call surely did not happen: the next equal one is the same call."""
+        with self._lock:
+            self._taken[(id(body), *call)].discard(number)
 
     def enter(self, key: str) -> Future[None] | None:
         """Begin the call of an effect; or, if one with this key is under way in this run, what resolves at its end."""

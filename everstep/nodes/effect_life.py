@@ -15,7 +15,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any
 
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from sqlalchemy import Connection
 
 from everstep import crash
@@ -23,12 +23,21 @@ from everstep.checkpoints import effects as ledger
 from everstep.checkpoints import payload
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import loose_digest
-from everstep.errors import EffectInvalid, EffectRejected, EverstepError
+from everstep.errors import EffectInterrupted, EffectInvalid, EffectRejected, EverstepError
 from everstep.nodes import arguments
 from everstep.nodes.attempt import Attempt
 from everstep.observability import tracing
 
-_key: ContextVar[str | None] = ContextVar("everstep_effect_key", default=None)
+
+@dataclass
+class _Calling:
+    """The call under way: its key, and whether effects were called inside it, so that its error tells less of it."""
+
+    key: str
+    composite: bool = False
+
+
+_calling: ContextVar[_Calling | None] = ContextVar("everstep_effect_call", default=None)
 
 
 class EffectUnknown(EverstepError, GraphBubbleUp):
@@ -72,10 +81,10 @@ def effect_key() -> str:
     Raises:
         RuntimeError: No effect of a job is being called.
     """
-    key = _key.get()
-    if key is None:
+    calling = _calling.get()
+    if calling is None:
         raise RuntimeError("effect_key() has a value only inside an effect of a job")
-    return key
+    return calling.key
 
 
 def drive(attempt: Attempt, life: Steps) -> Any:
@@ -155,13 +164,21 @@ def steps(
     probe: Callable[[], Any],
 ) -> Steps:
     """The life of one effect, as steps for either driver."""
-    plain, key = _identify(attempt, declaration, given, tool_call_id)
+    identity = _identify(attempt, declaration, given, tool_call_id)
+    key = identity.key
+    if (outer := _calling.get()) is not None:
+        outer.composite = True
+        if outer.key == key:
+            raise EffectInvalid(f"effect {declaration.name} calls itself with the same key", effect=declaration.name)
     while (under_way := attempt.enter(key)) is not None:
         yield _Wait(under_way)
     try:
         with tracing.effect(declaration.name, loose_digest(key)) as span:
             try:
-                entry, refused = yield from _settled(attempt, declaration, plain, key, call, probe)
+                entry, refused = yield from _settled(attempt, declaration, identity, call, probe)
+            except GeneratorExit:
+                attempt.block(_interrupted(declaration, key))
+                raise
             except Exception as error:
                 if isinstance(error, EffectUnknown):
                     span.state = "unknown"
@@ -169,6 +186,7 @@ def steps(
                 raise
             span.state = entry.state
             if refused is not None:
+                identity.give_back(attempt)
                 raise refused
             return entry.value()
     finally:
@@ -178,8 +196,7 @@ def steps(
 def _settled(
     attempt: Attempt,
     declaration: Declaration,
-    plain: dict[str, Any],
-    key: str,
+    identity: _Identity,
     call: Callable[[str], Any],
     probe: Callable[[], Any],
 ) -> Settling:
@@ -189,10 +206,10 @@ def _settled(
             connection,
             job_id=attempt.job_id,
             claim_no=attempt.claim_no,
-            key=key,
+            key=identity.key,
             name=declaration.name,
-            arguments_digest=loose_digest(plain),
-            arguments_json=arguments.preview(plain),
+            arguments_digest=loose_digest(identity.plain),
+            arguments_json=arguments.preview(identity.plain),
             now=attempt.store.clock.now_ms(),
         )
     )
@@ -203,21 +220,49 @@ def _settled(
     return (yield from _call(attempt, declaration, entry, call, probe))
 
 
-def _identify(
-    attempt: Attempt, declaration: Declaration, given: dict[str, Any], tool_call_id: str | None
-) -> tuple[dict[str, Any], str]:
-    """The arguments in canonical form, and the effect's key."""
+@dataclass(frozen=True)
+class _Identity:
+    """What makes a call the same call in every replay.
+
+    Attributes:
+        plain: The arguments in canonical form.
+        key: The effect's key.
+        body: The run of the node's body it is made in.
+        call: What it shares with equal calls there.
+        number: Which of them it is.
+    """
+
+    plain: dict[str, Any]
+    key: str
+    body: Any = None
+    call: tuple[str, ...] = ()
+    number: int = 0
+
+    def give_back(self, attempt: Attempt) -> None:
+        """The call surely did not happen."""
+        if self.call:
+            attempt.give_back(self.body, self.call, self.number)
+
+
+def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any], tool_call_id: str | None) -> _Identity:
     name = declaration.name
     if declaration.key is not None:
-        business = declaration.key(**given) if callable(declaration.key) else declaration.key
-        return {"key": str(business)}, arguments.effect_key(attempt.job_key, name, "business", str(business))
+        business = str(declaration.key(**given) if callable(declaration.key) else declaration.key)
+        return _Identity({"key": business}, arguments.effect_key(attempt.job_key, name, "business", business))
     plain = arguments.canonical(name, given)
+    at = arguments.position()
+    if not at.stable:
+        raise EffectInvalid(
+            f"effect {name} is called in a graph with a checkpointer of its own, where a replay cannot find it again",
+            next_step="compile that subgraph without a checkpointer, or give the effect a key: @effect(name, key=…)",
+            effect=name,
+        )
     digest = loose_digest(plain)
-    place, node_attempt = arguments.position()
-    if tool_call_id is not None:
-        place = f"{place}|{tool_call_id}"
-    number = attempt.occurrence(place, node_attempt, name, digest)
-    return plain, arguments.effect_key(attempt.job_key, name, digest, place, number)
+    place = at.place if tool_call_id is None else f"{at.place}|{tool_call_id}"
+    call = (at.node_attempt, place, name, digest)
+    number = attempt.take(at.body, call)
+    key = arguments.effect_key(attempt.job_key, name, digest, place, number)
+    return _Identity(plain, key, at.body, call, number)
 
 
 def _settle_unknown(
@@ -242,13 +287,17 @@ def _call(
     attempt: Attempt, declaration: Declaration, entry: Effect, call: Callable[[str], Any], probe: Callable[[], Any]
 ) -> Settling:
     crash.point("effect.intended", declaration.name)
-    token = _key.set(entry.key)
+    calling = _Calling(entry.key)
+    token = _calling.set(calling)
     try:
         result = yield _Call(lambda: call(entry.key))
     except Exception as error:
-        if isinstance(error, (EffectRejected, GraphBubbleUp)) or attempt.surely_not_sent(error):
+        untouched = attempt.surely_not_sent(error) and not calling.composite
+        if isinstance(error, (EffectRejected, GraphInterrupt)) or untouched:
             return (yield _reject(attempt, entry, "call", error)), error
         entry = yield _fail_to_know(attempt, entry, error)
+        if isinstance(error, GraphBubbleUp):
+            raise  # an effect inside this one is unknown, or lost its claim; that is settled first
         if declaration.probe is not None:
             found = yield _Call(probe)
             if found is not None:
@@ -258,7 +307,7 @@ def _call(
             raise  # the next attempt calls again, with the same key
         raise _unknown(entry) from error
     finally:
-        _key.reset(token)
+        _calling.reset(token)
     crash.point("effect.called", declaration.name)
     try:
         ledger.encode_result(result)
@@ -301,6 +350,16 @@ def _fail_to_know(attempt: Attempt, entry: Effect, error: BaseException) -> _Wri
 
 def _described(error: BaseException) -> str:
     return payload.without_secrets(f"{type(error).__name__}: {error}")[:2000]
+
+
+def _interrupted(declaration: Declaration, key: str) -> EverstepError:
+    """Why a run whose effect was given up in flight must end: the next one can find out, or a person has to."""
+    what = f"effect {declaration.name} was given up before its outcome was known"
+    if declaration.probe is not None or declaration.idempotent:
+        return EffectInterrupted(
+            what, next_step="nothing: the next attempt finds out", effect=declaration.name, key=key
+        )
+    return EffectUnknown(what, next_step="look at the world, then answer the review", effect=declaration.name, key=key)
 
 
 def _unknown(entry: Effect) -> EffectUnknown:

@@ -194,7 +194,7 @@ class Leg:
             return Outcome("effect", effect_key=error.ids.get("key"), error=error)
         if isinstance(error, LostClaim):
             self._attempt.block(error)
-        return Outcome("error", error=error, verdict=classify(error))
+        return Outcome("error", error=error, verdict=classify(error, now_ms=self._store.clock.now_ms()))
 
     def _progress(self) -> dict[str, Any]:
         tokens = self._tokens.snapshot()
