@@ -60,13 +60,13 @@ def demo(folder: Path, packages: tuple[str, ...], max_files: int, model: str | N
     repository beside it. Workers are killed with SIGKILL at step 40, between a push and its confirmation, and between a
     message and its confirmation. What is told at the end is read from git, the outbox, and with LangGraph's own saver.
     """
+    folder = folder.absolute()
+    _clear(folder)
     from everstep.checkpoints.canonical import repository_key
     from everstep.checkpoints.store import Store
     from everstep.cli.demo_screen import Screen
     from everstep.graphs.demo_repositories import DEMO_PACKAGES, make_repositories
 
-    folder = folder.absolute()
-    _clear(folder)
     screen = Screen()
     screen.title("Real repositories, made of the source of installed packages")
     repositories: list[DemoRepository] = []

@@ -138,6 +138,12 @@ class Folder:
         assert ran.code == 0, ran
         return ran.value
 
+    def all_json(self, *commands: Sequence[str]) -> list[Any]:
+        """What several commands, run at once, say with `--json`; each must exit 0."""
+        ran = self.all(*((*arguments, "--json") for arguments in commands))
+        assert [one.code for one in ran] == [0] * len(ran), ran
+        return [one.value for one in ran]
+
     def submit(self, graph: str, *options: str, given: str = "{}") -> str:
         """Submit a job; returns its id."""
         ran = self.run("submit", graph, "--input", given, *options)

@@ -14,14 +14,12 @@ from tests.cli.test_jobs import JOB, has_shape
 
 def test_retry_lets_failed_and_waiting_jobs_go_on(copied: Prepared) -> None:
     """`retry` makes a failed job and one in backoff pending and due now, with the error and the failures forgotten."""
-    for graph in ("fails", "away"):
-        before = copied.folder.json("show", copied.jobs[graph])
-        after = copied.folder.json("retry", copied.jobs[graph])
-        has_shape(after, JOB)
-        assert (after["status"], after["error"], after["claim_no"]) == ("pending", None, before["claim_no"])
-        assert after["next_run_at"] == after["updated_at"]
-        if graph == "fails":
-            assert after["failures"] == 0
+    fails, away = copied.folder.all_json(("retry", copied.jobs["fails"]), ("retry", copied.jobs["away"]))
+    for job in (fails, away):
+        has_shape(job, JOB)
+        assert (job["status"], job["error"], job["claim_no"]) == ("pending", None, 1)
+        assert job["next_run_at"] == job["updated_at"]
+    assert fails["failures"] == 0
     with copied.folder.worker() as worker:
         assert worker.until_settled(copied.jobs["fails"])[copied.jobs["fails"]] == "failed"
     said = copied.folder.run("retry", copied.jobs["fails"])
@@ -39,7 +37,7 @@ def test_other_states_are_a_conflict(command: tuple[str, tuple[str, ...]], prepa
     ):
         is_refused(ran, 65, "job_state_conflict")
         assert f"is {STATUSES[graph]}" in ran.err or "waits for a person" in ran.err
-        assert prepared.folder.json("show", prepared.jobs[graph])["status"] == STATUSES[graph]
+    assert {job["graph"]: job["status"] for job in prepared.folder.json("jobs")} == STATUSES
     error = prepared.folder.run(name, prepared.jobs["count"], "--json").error
     assert (error["job"], error["status"]) == (prepared.jobs["count"], "done")
     for ran in prepared.folder.all((name, "f00"), (name, prepared.jobs["count"][:4])):
@@ -49,8 +47,8 @@ def test_other_states_are_a_conflict(command: tuple[str, tuple[str, ...]], prepa
 def test_cancel_ends_what_nothing_runs(copied: Prepared) -> None:
     """`cancel` ends a pending, a waiting and a reviewed job at once; their open reviews can no longer be answered."""
     asked = {review["job"]: review["id"] for review in copied.folder.json("review")}
-    for graph in ("slow", "away", "ask", "broken"):
-        job = copied.folder.json("cancel", copied.jobs[graph])
+    cancelled = copied.folder.all_json(*(("cancel", copied.jobs[graph]) for graph in ("slow", "away", "ask", "broken")))
+    for job in cancelled:
         has_shape(job, JOB)
         assert (job["status"], job["error"]["code"]) == ("failed", "cancelled")
         assert job["cancel_requested_at"] is not None
@@ -93,8 +91,7 @@ def test_a_job_without_its_worker_can_be_cancelled(copied: Prepared) -> None:
     job = copied.jobs["hold"]
     said = copied.folder.run("cancel", job)
     assert (said.code, said.out) == (0, f"{job} running: requested; its worker will stop it\n")
-    for graph in ("slow", "away"):
-        copied.folder.run("cancel", copied.jobs[graph])
+    copied.folder.all_json(("cancel", copied.jobs["slow"]), ("cancel", copied.jobs["away"]))
     ran = copied.folder.run("worker", "--until-idle", "--json")
     assert (ran.code, ran.out) == (0, "")
     ended = copied.folder.json("show", job)

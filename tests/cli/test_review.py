@@ -24,14 +24,14 @@ PLAIN: dict[tuple[str, ...], Any] = {
 
 def reviews(folder: Folder) -> dict[str, str]:
     """The ids of the open reviews, by the graph that asks."""
-    graphs = {job["id"]: job["graph"] for job in folder.json("jobs")}
-    return {graphs[review["job"]]: review["id"] for review in folder.json("review")}
+    with Store.open(folder.url) as store:
+        return {store.job_by_row(review.job_id).graph: review.public_id for review in store.reviews()}
 
 
 def test_the_open_reviews_have_exactly_the_promised_fields(prepared: Prepared) -> None:
     """`review --json`, like `review list`, has every open review: its kind, what is asked, the answers it takes."""
-    found = prepared.folder.json("review")
-    assert found == prepared.folder.json("review", "list")
+    found, listed = prepared.folder.all_json(("review",), ("review", "list"))
+    assert found == listed
     for review in found:
         has_shape(review, REVIEW)
         assert (review["status"], review["answer"]) == ("open", None)
@@ -77,17 +77,27 @@ def test_answers_reach_the_graphs(copied: Prepared) -> None:
         "lost": ("approve", "--value", '{"receipt": 17}'),
         "stop": ("approve",),
     }
-    for graph, (decision, *options) in answers.items():
-        answered = copied.folder.json("review", decision, asked[graph], *options)
+    for graph, answered in zip(
+        answers,
+        copied.folder.all_json(
+            *(("review", decision, asked[graph], *options) for graph, (decision, *options) in answers.items())
+        ),
+        strict=True,
+    ):
+        decision = answers[graph][0]
         job_status = answered.pop("job_status")
         has_shape(answered, REVIEW)
         assert (answered["status"], answered["answer"]["decision"]) == ("answered", decision)
         assert job_status == ("failed" if graph == "broken" else "pending")
-    first = copied.folder.json("review", "show", asked["ask"])["answer"]
+    shown, still_open, *_ = copied.folder.all_json(
+        ("review", "show", asked["ask"]),
+        ("review",),
+        ("cancel", copied.jobs["away"]),
+        ("cancel", copied.jobs["slow"]),
+    )
+    first = shown["answer"]
     assert (first["value"], first["reason"], first["by"]) == ({"how many": [0, None, ""]}, "counted", "ada")
-    assert copied.folder.json("review") == []
-    copied.folder.run("cancel", copied.jobs["away"])
-    copied.folder.run("cancel", copied.jobs["slow"])
+    assert still_open == []
     with copied.folder.worker() as worker:
         ended = worker.until_settled(*(copied.jobs[graph] for graph in ("ask", "tool", "lost", "stop")))
     assert set(ended.values()) == {"done"}

@@ -108,7 +108,7 @@ def test_waiting_tells_how_the_job_ended(folder: Folder) -> None:
             text=True,
         )
         for graph in wanted
-        for options in ((), ("--json", "--key", graph))
+        for options in (((), ("--json", "--key", "k")) if graph == "count" else ((),))
     }
     with folder.worker():
         for (graph, options), process in waiting.items():
@@ -128,8 +128,9 @@ def test_waiting_tells_how_the_job_ended(folder: Folder) -> None:
 
 def test_waiting_for_a_job_that_ended_is_over_at_once(copied: Prepared) -> None:
     """--wait for a job that was there already, and has ended or waits for a person, needs no worker."""
-    for graph, code in (("count", 0), ("ask", 2), ("fails", 1)):
-        ran = copied.folder.run("submit", graph, "--input", "{}", "--wait", "--json")
+    wanted = {"count": 0, "ask": 2, "fails": 1}
+    commands = [("submit", graph, "--input", "{}", "--wait", "--json") for graph in wanted]
+    for (graph, code), ran in zip(wanted.items(), copied.folder.all(*commands), strict=True):
         assert (ran.code, ran.value["id"], ran.value["created"]) == (code, copied.jobs[graph], False)
 
 
