@@ -31,7 +31,8 @@ _WITHOUT_PRIVILEGE = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: then even root is held to file permissions
-    if libc.prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP
+    held = libc.prctl(23, capability, 0, 0, 0) == 1  # PR_CAPBSET_READ
+    if held and libc.prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP
         raise OSError(ctypes.get_errno(), "cannot drop a capability")
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
