@@ -108,6 +108,17 @@ def _redacted(value: Any) -> Any:
     return value
 
 
+def subgraph_run(place: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A place without what differs between runs of a subgraph in one task, and the numbers that tell these runs apart.
+
+    LangGraph puts a number into the namespace when a task runs a subgraph again: because its node calls it twice, or
+    because a `retry_policy` repeats the node.
+    """
+    first, *inner = place.split("|")
+    names = tuple(part.partition(":")[0] for part in inner if not part.isdigit())
+    return (first, *names), tuple(part for part in inner if part.isdigit())
+
+
 @dataclasses.dataclass(frozen=True)
 class Position:
     """Where in the graph a call is made.

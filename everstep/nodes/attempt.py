@@ -52,6 +52,7 @@ class Attempt:
     blocked: BaseException | None = None
     _taken: dict[tuple[Any, ...], set[int]] = field(default_factory=dict[tuple[Any, ...], set[int]])
     _bodies: dict[int, Any] = field(default_factory=dict[int, Any])
+    _runs: dict[tuple[Any, ...], tuple[str, ...]] = field(default_factory=dict[tuple[Any, ...], tuple[str, ...]])
     _in_flight: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
     _lock: Lock = field(default_factory=Lock)
 
@@ -68,6 +69,11 @@ class Attempt:
             number = next(number for number in range(len(taken) + 1) if number not in taken)
             taken.add(number)
             return number
+
+    def first_run(self, call: tuple[Any, ...], run: tuple[str, ...]) -> tuple[str, ...]:
+        """In which run of the subgraphs around it an equal call was first made in this attempt."""
+        with self._lock:
+            return self._runs.setdefault(call, run)
 
     def give_back(self, body: Any, call: tuple[str, ...], number: int) -> None:
         """The call surely did not happen: the next equal one is the same call."""

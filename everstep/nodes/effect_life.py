@@ -164,7 +164,11 @@ def steps(
     probe: Callable[[], Any],
 ) -> Steps:
     """The life of one effect, as steps for either driver."""
-    identity = _identify(attempt, declaration, given, tool_call_id)
+    try:
+        identity = _identify(attempt, declaration, given, tool_call_id)
+    except EffectInvalid as error:
+        attempt.block(error)
+        raise
     key = identity.key
     if (outer := _calling.get()) is not None:
         outer.composite = True
@@ -258,6 +262,14 @@ def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any],
             effect=name,
         )
     digest = loose_digest(plain)
+    around, run = arguments.subgraph_run(at.place)
+    if attempt.first_run((around, tool_call_id, name, digest), run) != run:
+        raise EffectInvalid(
+            f"effect {name} was called before in an earlier run of the same subgraph in the same task,"
+            " and nothing tells whether this is meant to be another call",
+            next_step="leave retries of a subgraph's node to Everstep (no retry_policy), or give the effect a key",
+            effect=name,
+        )
     place = at.place if tool_call_id is None else f"{at.place}|{tool_call_id}"
     call = (at.node_attempt, place, name, digest)
     number = attempt.take(at.body, call)

@@ -20,6 +20,7 @@ from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
+from everstep.errors import Cancelled
 from everstep.graphs.fingerprint import difference, fingerprint
 from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.attempt import Attempt, current
@@ -92,7 +93,9 @@ class Leg:
         token = current.set(self._attempt)
         try:
             self._outcome = await self._run()
-        except Exception as error:
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a node may raise anything
             self._outcome = self._explained(error)
         finally:
             current.reset(token)
@@ -112,9 +115,20 @@ class Leg:
             raise RuntimeError("the leg has not run")
         return self._outcome
 
+    def stop(self) -> None:
+        """Cancellation was requested: refuse every later write, also of a node that will not be cancelled."""
+        self._attempt.block(Cancelled("the job was cancelled on request", job=self._job.public_id))
+
     def cancelled(self) -> None:
         """The run was stopped because its cancellation was requested."""
         self._outcome = Outcome("cancelled")
+
+    def release(self) -> bool:
+        """Give the job back, if that is safe: no effect of it is under way in a thread that cannot be stopped."""
+        if self._attempt.in_flight():
+            return False
+        self._outcome = Outcome("released")
+        return True
 
     def lost(self, reason: LostClaim) -> None:
         """The claim is gone: refuse every later write of this run."""

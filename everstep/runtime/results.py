@@ -43,6 +43,14 @@ def json_ready(value: Any, depth: int = MAX_DEPTH) -> Any:
     return str(value)[:TEXT_BYTES]
 
 
+def text_of(error: BaseException) -> str:
+    """The error's text, also of one whose own `__str__` raises."""
+    try:
+        return str(getattr(error, "message", error))
+    except Exception as failure:
+        return f"(no text: its __str__ raised {type(failure).__name__})"
+
+
 def error_chain(error: BaseException) -> list[dict[str, str]]:
     """An exception and its causes, outermost first: type, message and the last frames; bounded."""
     chain: list[dict[str, str]] = []
@@ -52,7 +60,7 @@ def error_chain(error: BaseException) -> list[dict[str, str]]:
         chain.append(
             {
                 "type": f"{type(current).__module__}.{type(current).__qualname__}".removeprefix("builtins."),
-                "message": str(current)[:TEXT_BYTES],
+                "message": text_of(current)[:TEXT_BYTES],
                 "where": " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in reversed(frames)),
             }
         )

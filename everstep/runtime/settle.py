@@ -17,7 +17,7 @@ from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
 from everstep.runtime import backoff
 from everstep.runtime.classify import Verdict
-from everstep.runtime.results import error_chain, json_ready
+from everstep.runtime.results import error_chain, json_ready, text_of
 
 OutcomeKind = Literal["done", "review", "effect", "error", "released", "cancelled"]
 
@@ -137,7 +137,7 @@ def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor:
     what: dict[str, Any] = {
         "code": getattr(error, "code", "unhandled_exception"),
         "type": error_chain(error)[0]["type"],
-        "message": without_secrets(str(getattr(error, "message", error)))[:4096],
+        "message": without_secrets(text_of(error))[:4096],
         "step": job.step,
         "node": job.node,
         "attempt": job.attempts,

@@ -30,6 +30,7 @@ from everstep.errors import StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.observability import tracing as tracing_module
 from everstep.observability.tracing import Tracing
+from everstep.runtime import langgraph_fixes
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import is_surely_dead, worker_id
 from everstep.runtime.leg import Leg, service_version
@@ -91,6 +92,7 @@ class Worker:
     ) -> None:
         if concurrency < 1 or lease <= 0:
             raise ValueError("concurrency must be at least 1, and the lease longer than 0 seconds")
+        langgraph_fixes.apply()
         self.id = worker_id()
         self.counts = _Counts()
         self._store = store
@@ -249,9 +251,10 @@ class Worker:
             running = self._running.get(job.id)
             if running is not None and running.lost:
                 raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim") from None
-            if running is None or not running.cancel_requested:
+            if running is not None and running.cancel_requested:
+                leg.cancelled()
+            elif not leg.release():
                 raise
-            leg.cancelled()
         if (running := self._running.get(job.id)) is not None:
             running.settling = True
         crash.point("job.before_settle")
@@ -280,11 +283,12 @@ class Worker:
     def _apply_beat(self, held: Held) -> None:
         for job_id, running in list(self._running.items()):
             claim_no, cancel_requested = held.get(job_id, (None, False))
-            if running.settling or running.cancel_requested or running.lost:
+            if running.settling or running.lost:
                 continue
             if claim_no == running.job.claim_no:
-                running.cancel_requested = cancel_requested
-                if cancel_requested:
+                if cancel_requested:  # at every beat: a node may have swallowed the first
+                    running.cancel_requested = True
+                    running.leg.stop()
                     running.task.cancel()
             else:
                 # Not held at that beat: lost, or claimed after it. The record tells which.
