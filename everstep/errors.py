@@ -219,6 +219,12 @@ class Cancelled(EverstepError):
     code = "cancelled"
 
 
+class WorkerEnded(EverstepError):
+    """A node ended the worker's process."""
+
+    code = "worker_ended"
+
+
 class WorkerDied(EverstepError):
     """The worker that ran the job vanished (its lease expired) on the last allowed attempt."""
 

@@ -54,8 +54,8 @@ def resume_value(value: Any, decision: str, answer: Any, reason: str | None) -> 
         raise ReviewAnswerInvalid(
             f"this review does not take {decision!r}", next_step=f"it takes: {', '.join(sorted(_allowed(value)))}"
         )
-    if isinstance(value, Mapping) and "action_requests" in value:
-        return _middleware_answer(cast("Mapping[str, Any]", value), decision, answer, reason)
+    if (request := _middleware_request(value)) is not None:
+        return _middleware_answer(request, decision, answer, reason)
     if _inbox_request(value) is not None:
         return [_inbox_answer(decision, answer, reason)]
     if answer is not MISSING:
@@ -66,14 +66,13 @@ def resume_value(value: Any, decision: str, answer: Any, reason: str | None) -> 
 
 
 def _is_request(value: Any) -> bool:
-    return (isinstance(value, Mapping) and "action_requests" in value) or _inbox_request(cast("Any", value)) is not None
+    return _middleware_request(value) is not None or _inbox_request(value) is not None
 
 
 def _allowed(value: Any) -> set[str]:
-    if isinstance(value, Mapping) and "action_requests" in value:
-        return set[str]().union(*_allowed_for_actions(cast("Mapping[str, Any]", value)))
-    request = _inbox_request(value)
-    if request is not None:
+    if (request := _middleware_request(value)) is not None:
+        return set[str]().union(*_allowed_for_actions(request))
+    if (request := _inbox_request(value)) is not None:
         flags = cast("Mapping[str, Any]", request.get("config") or {})
         return {decision for decision, flag in _INBOX_FLAGS.items() if flags.get(flag, True)}
     return set(DECISIONS)
@@ -82,17 +81,46 @@ def _allowed(value: Any) -> set[str]:
 def _allowed_for_actions(value: Mapping[str, Any]) -> list[set[str]]:
     """The decisions each action of a middleware's request takes: those of its configuration, by name."""
     configs = cast("list[Mapping[str, Any]]", value.get("review_configs") or [])
-    by_name = {config.get("action_name"): config.get("allowed_decisions") or DECISIONS for config in configs}
+    known: set[str] = set(DECISIONS)
+    by_name = {
+        config.get("action_name"): known.intersection(cast("list[str]", config.get("allowed_decisions") or ())) or known
+        for config in configs
+    }
     actions = cast("list[Mapping[str, Any]]", value["action_requests"])
-    return [set(cast("list[str]", by_name.get(action.get("name"), DECISIONS))) for action in actions]
+    return [by_name.get(action.get("name"), known) for action in actions]
+
+
+def _middleware_request(value: Any) -> Mapping[str, Any] | None:
+    """The value as a request of the middleware; None if it only looks like one, and is answered as any other value."""
+    if not isinstance(value, Mapping):
+        return None
+    request = cast("Mapping[str, Any]", value)
+    actions, configs = _objects(request.get("action_requests")), _objects(request.get("review_configs") or [])
+    return request if actions and configs is not None and all(map(_is_allowance, configs)) else None
+
+
+def _is_allowance(config: Mapping[str, Any]) -> bool:
+    allowed: Any = config.get("allowed_decisions") or []
+    if not isinstance(allowed, list) or not isinstance(config.get("action_name"), str | None):
+        return False
+    return all(isinstance(one, str) for one in cast("list[Any]", allowed))
+
+
+def _objects(values: Any) -> list[Mapping[str, Any]] | None:
+    """The value as a list of objects; None if it is none."""
+    if not isinstance(values, list) or not all(isinstance(one, Mapping) for one in cast("list[Any]", values)):
+        return None
+    return cast("list[Mapping[str, Any]]", values)
 
 
 def _inbox_request(value: Any) -> Mapping[str, Any] | None:
     if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
         value = cast("list[Any]", value)[0]
-    if isinstance(value, Mapping) and "action_request" in value:
-        return cast("Mapping[str, Any]", value)
-    return None
+    if not isinstance(value, Mapping):
+        return None
+    request = cast("Mapping[str, Any]", value)
+    fits = isinstance(request.get("action_request"), Mapping) and isinstance(request.get("config"), Mapping | None)
+    return request if fits else None
 
 
 def _middleware_answer(value: Mapping[str, Any], decision: str, answer: Any, reason: str | None) -> dict[str, Any]:

@@ -118,7 +118,9 @@ def _version(path: Path) -> str | None:
         return None
     connection = raw_connection(path)
     try:
-        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'alembic_version'").fetchone():
+        tables = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        if "alembic_version" not in tables:
+            _refuse_foreign(path, tables)
             return None
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     finally:
@@ -137,6 +139,19 @@ def _version(path: Path) -> str | None:
             path=str(path),
         )
     return version
+
+
+def _refuse_foreign(path: Path, tables: set[str]) -> None:
+    """A file of LangGraph's saver may become a record; one with tables of our names that we did not make may not."""
+    from everstep.checkpoints.schema import metadata
+
+    clash = sorted(tables & set(metadata.tables))
+    if clash:
+        raise StoreCorrupt(
+            f"the database {path} belongs to another program: it has tables named {', '.join(clash)}",
+            next_step="give another --store",
+            path=str(path),
+        )
 
 
 def _migrate(path: Path) -> None:

@@ -288,7 +288,7 @@ def claim(
             if count["failures"] >= job.max_attempts:
                 _give_up(connection, job, count, now, worker)
             else:
-                reason = f"claimed; the lease of {job.leased_by} had ended at step {job.step}"
+                reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
                 claimed.append(_start(connection, job, reason, now, worker, lease_ms, **count))
     return claimed
 

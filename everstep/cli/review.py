@@ -46,7 +46,11 @@ def _question(value: Any) -> Any:
     if "code" in asked and "message" in asked:
         return f"{asked.get('question')} {short_error(asked)}"
     requests = asked.get("action_requests")
-    return (requests[0].get("description") or requests[0]) if requests else asked.get("question") or asked
+    first = cast("list[Any]", requests)[0] if isinstance(requests, list) and requests else None
+    if isinstance(first, dict):
+        action = cast("dict[str, Any]", first)
+        return action.get("description") or action
+    return asked.get("question") or asked
 
 
 def _options(context: click.Context, store_url: str, as_json: bool) -> tuple[str, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -13,16 +14,25 @@ import click
 
 from everstep.cli.options import config_option, json_option, opened, store_option
 from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
+from everstep.errors import WorkerEnded
 
 if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
+
+
+def finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    """Refuse NaN, which passes every comparison of a range."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of seconds")
+    return value
 
 
 @click.command()
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Most jobs at once.")
 @click.option(
     "--lease",
-    type=click.FloatRange(min=0.1),
+    type=click.FloatRange(min=0.1, max=604_800),
+    callback=finite,
     default=300.0,
     show_default=True,
     help="Seconds a claim lasts without a heartbeat; after that another worker may take the job over.",
@@ -64,4 +74,10 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
         running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell)
         if not as_json:
             click.echo(f"worker {running.id} on {store.path}: {', '.join(catalogue.names())}", err=True)
-        running.run(until_idle=until_idle)
+        try:
+            running.run(until_idle=until_idle)
+        except SystemExit as exit_:
+            raise WorkerEnded(
+                f"a node ended this worker process: it called sys.exit({exit_.code!r})",
+                next_step="raise an error instead; the next worker goes on, and a job that ends every worker fails",
+            ) from exit_

@@ -214,7 +214,7 @@ def test_an_expired_lease_is_taken_over_by_a_new_claim(store: Store, clock: Manu
     clock.advance(LEASE)
     (job,) = claim(store, "b", lease_ms=LEASE)
     assert (job.leased_by, job.attempts, job.claim_no) == ("b", 2, 2)
-    assert "a had ended" in store.events(job)[-1]["reason"]
+    assert "taken over from a" in store.events(job)[-1]["reason"]
 
 
 def test_the_jobs_of_a_dead_worker_need_not_wait(store: Store) -> None:

@@ -115,7 +115,7 @@ def test_a_call_that_surely_did_not_happen_leaves_its_place_to_the_next(store: S
 
 
 def test_a_call_that_was_given_up_is_not_made_again_in_the_same_run(store: Store) -> None:
-    """A time limit around an effect leaves it open; the loop that tries again cannot call before a person has looked."""
+    """A time limit around an effect leaves it open; the loop cannot call it again before a person has looked."""
     world: list[str] = []
 
     @effect("pay")
