@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
-from everstep.checkpoints import jobs
+from everstep.checkpoints import claims, jobs
 from everstep.checkpoints.schema import agent_jobs, reviews
 from everstep.checkpoints.schema import effects as table
 from everstep.errors import JobStateConflict
@@ -127,7 +127,7 @@ def begin(
     Raises:
         LostClaim: The claim is no longer the job's.
     """
-    jobs.fence(connection, job_id, claim_no)
+    claims.fence(connection, job_id, claim_no)
     if not connection.execute(select(agent_jobs.c.input_applied).where(agent_jobs.c.id == job_id)).scalar_one():
         raise RuntimeError(f"effect {name} ran before the job's input was committed")
     effect = by_key(connection, key)
@@ -160,7 +160,7 @@ def call_again(connection: Connection, effect: Effect, *, claim_no: int, now: in
     Raises:
         LostClaim: The claim is no longer the job's.
     """
-    jobs.fence(connection, effect.job_id, claim_no)
+    claims.fence(connection, effect.job_id, claim_no)
     return _set(
         connection,
         effect,
@@ -181,7 +181,7 @@ def confirm(
     Raises:
         LostClaim: The claim is no longer the job's.
     """
-    jobs.advance(connection, effect.job_id, claim_no, now=now)
+    claims.advance(connection, effect.job_id, claim_no, now=now)
     return _set(
         connection,
         effect,
@@ -202,7 +202,7 @@ def reject(
     Raises:
         LostClaim: The claim is no longer the job's.
     """
-    jobs.fence(connection, effect.job_id, claim_no)
+    claims.fence(connection, effect.job_id, claim_no)
     return _set(connection, effect, now, state="rejected", settled_by=settled_by, error=error)
 
 
@@ -212,7 +212,7 @@ def fail_to_know(connection: Connection, effect: Effect, *, claim_no: int, error
     Raises:
         LostClaim: The claim is no longer the job's.
     """
-    jobs.fence(connection, effect.job_id, claim_no)
+    claims.fence(connection, effect.job_id, claim_no)
     return mark_unknown(connection, effect, now=now, error=error)
 
 

@@ -29,7 +29,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import jobs, payload, serialization
+from everstep.checkpoints import claims, jobs, payload, serialization
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -343,7 +343,7 @@ class StepSaver(SqliteSaver):
         def operation(connection: Connection) -> None:
             if fence is not None:
                 try:
-                    jobs.advance(connection, fence.job_id, fence.claim_no, now=now, **(progress or {}))
+                    claims.advance(connection, fence.job_id, fence.claim_no, now=now, **(progress or {}))
                 except jobs.LostClaim as lost:
                     fence.block(lost)
                     raise

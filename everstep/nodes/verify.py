@@ -14,7 +14,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert
 
-from everstep.checkpoints.jobs import fence, loose_digest
+from everstep.checkpoints.claims import fence
+from everstep.checkpoints.jobs import loose_digest
 from everstep.checkpoints.schema import evidence
 from everstep.errors import VerificationFailed
 from everstep.nodes.attempt import current

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 from sqlalchemy.exc import DBAPIError
 
-from everstep.checkpoints import database, jobs
+from everstep.checkpoints import claims, database
 from everstep.checkpoints.store import Store
 
 logger = logging.getLogger("everstep.heartbeat")
@@ -63,7 +63,7 @@ class Heartbeat:
             while not self._stop.wait(min(self._lease_ms / 3000, 1.0)):
                 try:
                     with engine.begin() as connection:
-                        held = jobs.heartbeat(
+                        held = claims.heartbeat(
                             connection,
                             now=self._store.clock.now_ms(),
                             worker=self._worker,

@@ -14,7 +14,7 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from sqlalchemy import Connection, update
 
-from everstep.checkpoints import jobs, reviews
+from everstep.checkpoints import claims, jobs, reviews
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import StepSaver
@@ -194,7 +194,7 @@ class Leg:
             return Question("fingerprint", now.digest, value, occurrence=self._job.claim_no)
 
         def note(connection: Connection) -> None:
-            jobs.fence(connection, self._job.id, self._job.claim_no)
+            claims.fence(connection, self._job.id, self._job.claim_no)
             values = {"fingerprint": now.digest, "fingerprint_json": parts}
             connection.execute(update(agent_jobs).where(agent_jobs.c.id == self._job.id).values(**values))
 

@@ -22,7 +22,7 @@ from langgraph.runtime import RunControl
 from sqlalchemy import Connection, and_, exists, func, or_, select
 
 from everstep import crash
-from everstep.checkpoints import jobs
+from everstep.checkpoints import claims, jobs
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
@@ -180,7 +180,7 @@ class Worker:
             if not dead and not await self._store.aread(lambda connection: self._anything_ready(connection, now)):
                 return []
             claimed = await self._store.awrite(
-                lambda connection: jobs.claim(
+                lambda connection: claims.claim(
                     connection,
                     now=now,
                     worker=self.id,
@@ -297,7 +297,7 @@ class Worker:
     async def _stop_if_lost(self, running: _Running) -> None:
         job = running.job
         try:
-            await self._store.aread(lambda connection: jobs.fence(connection, job.id, job.claim_no))
+            await self._store.aread(lambda connection: claims.fence(connection, job.id, job.claim_no))
         except LostClaim as lost:
             running.leg.lost(lost)
             if not running.settling:

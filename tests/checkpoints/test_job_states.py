@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from everstep.checkpoints import effects, jobs
+from everstep.checkpoints import claims, effects
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
 from everstep.checkpoints.reviews import Question, Review
@@ -173,7 +173,7 @@ class JobLife(RuleBasedStateMachine):
         self.idle.add("beat")
         believed, now = self.believes[worker], self.clock.now_ms()
         held = self.store.write(
-            lambda c: jobs.heartbeat(
+            lambda c: claims.heartbeat(
                 c, now=now, worker=worker, lease_ms=LEASE, running=[believed.id] if believed else []
             )
         ).result()
@@ -193,7 +193,7 @@ class JobLife(RuleBasedStateMachine):
         assert believed is not None
 
         def operation(connection: Any) -> None:
-            jobs.advance(connection, believed.id, believed.claim_no, now=self.clock.now_ms(), step=self.calls)
+            claims.advance(connection, believed.id, believed.claim_no, now=self.clock.now_ms(), step=self.calls)
 
         if self.holds(worker):
             self.store.write(operation).result()
@@ -214,7 +214,7 @@ class JobLife(RuleBasedStateMachine):
         now = self.clock.now_ms()
 
         def operation(connection: Any) -> tuple[Effect, bool]:
-            jobs.advance(connection, believed.id, believed.claim_no, now=now, progressed=False)
+            claims.advance(connection, believed.id, believed.claim_no, now=now, progressed=False)
             return effects.begin(
                 connection,
                 job_id=believed.id,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from everstep.checkpoints import effects, jobs
+from everstep.checkpoints import claims, effects, jobs
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
 from everstep.checkpoints.schema import STATUSES, agent_jobs
@@ -70,7 +70,7 @@ def begun(store: Store, job: Job, key: str = "key", name: str = "push") -> tuple
 def beat(store: Store, worker: str, *running: Job) -> dict[int, tuple[int, bool]]:
     """A heartbeat of a worker that runs these jobs."""
     return store.write(
-        lambda c: jobs.heartbeat(
+        lambda c: claims.heartbeat(
             c, now=store.clock.now_ms(), worker=worker, lease_ms=LEASE, running=[job.id for job in running]
         )
     ).result()
@@ -299,8 +299,8 @@ def test_a_stale_claim_changes_nothing(store: Store, clock: ManualClock) -> None
     before = snapshot(store)
     now = clock.now_ms()
     late = {
-        "advance": lambda c: jobs.advance(c, zombie.id, zombie.claim_no, now=now, step=9),
-        "fence": lambda c: jobs.fence(c, zombie.id, zombie.claim_no),
+        "advance": lambda c: claims.advance(c, zombie.id, zombie.claim_no, now=now, step=9),
+        "fence": lambda c: claims.fence(c, zombie.id, zombie.claim_no),
         "confirm": lambda c: effects.confirm(
             c, intended, claim_no=zombie.claim_no, result=("json", "1"), settled_by="call", now=now
         ),
@@ -339,7 +339,7 @@ def test_a_settled_claim_changes_nothing(store: Store) -> None:
     settled(store, job, Outcome("done", values={"x": 1}))
     before = snapshot(store)
     with pytest.raises(LostClaim):
-        store.write(lambda c: jobs.advance(c, job.id, job.claim_no, now=0)).result()
+        store.write(lambda c: claims.advance(c, job.id, job.claim_no, now=0)).result()
     with pytest.raises(LostClaim):
         settled(store, job, Outcome("done", values={"x": 2}))
     with pytest.raises(LostClaim):
@@ -572,7 +572,7 @@ def _claim_all(path: str, results: str, number: int) -> None:
         while True:
             now = store.clock.now_ms()
             got = store.write(
-                lambda c, now=now: jobs.claim(c, now=now, worker=f"worker {number}", lease_ms=10**9, limit=3)
+                lambda c, now=now: claims.claim(c, now=now, worker=f"worker {number}", lease_ms=10**9, limit=3)
             ).result()
             if not got:
                 break

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from everstep.checkpoints import jobs
+from everstep.checkpoints import claims
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import Clock
@@ -90,7 +90,7 @@ def claim(store: Store, worker: str = "worker", *, lease_ms: int = 1000, limit: 
     """Claim as a worker would, now."""
     now = store.clock.now_ms()
     return store.write(
-        lambda connection: jobs.claim(connection, now=now, worker=worker, lease_ms=lease_ms, limit=limit, **more)
+        lambda connection: claims.claim(connection, now=now, worker=worker, lease_ms=lease_ms, limit=limit, **more)
     ).result()
 
 
@@ -98,7 +98,7 @@ def begin_running(store: Store, worker: str = "worker", **more: Any) -> Job:
     """Claim one job and note that its input is part of its thread."""
     (job,) = claim(store, worker, **more)
     now = store.clock.now_ms()
-    store.write(lambda connection: jobs.advance(connection, job.id, job.claim_no, now=now)).result()
+    store.write(lambda connection: claims.advance(connection, job.id, job.claim_no, now=now)).result()
     return store.job_by_row(job.id)
 
 

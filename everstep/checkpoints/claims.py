@@ -1,0 +1,155 @@
+"""Claims: bounded ownership of a job by a worker, and the fence that makes every later write of a lost one void.
+
+Every function runs inside a write transaction it is given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, and_, or_, select, update
+
+from everstep.checkpoints.jobs import Job, LostClaim, cancel_now, job_of, transition
+from everstep.checkpoints.schema import agent_jobs
+
+
+def claim(
+    connection: Connection,
+    *,
+    now: int,
+    worker: str,
+    lease_ms: int,
+    limit: int,
+    dead_workers: Collection[str] = (),
+    graphs: Collection[str] | None = None,
+    running: Collection[int] = (),
+) -> list[Job]:
+    """Take up to `limit` jobs that are ready, the highest priority first, then the longest due.
+
+    Ready is: pending or retry and due; or running under a lease that has expired, or whose worker is proven dead.
+    Starts are counted here, before anything runs. A job whose workers vanish `max_attempts` times in a row, without
+    progress between, goes to `failed` instead.
+
+    Args:
+        connection: The write transaction.
+        now: UTC milliseconds.
+        worker: Id of the claiming worker.
+        lease_ms: Length of the lease, milliseconds.
+        limit: Most jobs to take.
+        dead_workers: Worker ids that are proven dead, so that their leases need not run out.
+        graphs: Only jobs of these graphs; all when None.
+        running: Row ids of jobs this worker still runs; it does not take over from itself.
+    """
+    ready = or_(
+        and_(agent_jobs.c.status.in_(("pending", "retry")), agent_jobs.c.next_run_at <= now),
+        and_(
+            agent_jobs.c.status == "running",
+            or_(agent_jobs.c.lease_until <= now, agent_jobs.c.leased_by.in_(dead_workers)),
+        ),
+    )
+    query = (
+        select(agent_jobs)
+        .where(ready, agent_jobs.c.id.not_in(tuple(running)))
+        .order_by(agent_jobs.c.priority.desc(), agent_jobs.c.next_run_at, agent_jobs.c.id)
+    )
+    if graphs is not None:
+        query = query.where(agent_jobs.c.graph.in_(graphs))
+    claimed: list[Job] = []
+    for job in [job_of(row) for row in connection.execute(query.limit(limit)).mappings()]:
+        if job.status != "running":
+            claimed.append(_start(connection, job, "claimed", now, worker, lease_ms))
+        elif job.cancel_requested_at is not None:
+            cancel_now(connection, job, now=now, actor=worker)
+        else:
+            count = job.with_another_failure()
+            if count["failures"] >= job.max_attempts:
+                _give_up(connection, job, count, now, worker)
+            else:
+                reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
+                claimed.append(_start(connection, job, reason, now, worker, lease_ms, **count))
+    return claimed
+
+
+def _start(connection: Connection, job: Job, reason: str, now: int, worker: str, lease_ms: int, **changes: int) -> Job:
+    lease = {"claim_no": job.claim_no + 1, "leased_by": worker, "lease_until": now + lease_ms}
+    attempts = job.attempts + 1
+    return transition(
+        connection, job, "running", now=now, actor=worker, reason=reason, attempts=attempts, **lease, **changes
+    )
+
+
+def _give_up(connection: Connection, job: Job, count: dict[str, int], now: int, worker: str) -> None:
+    error = {
+        "code": "worker_died",
+        "message": f"the worker {job.leased_by} vanished at step {job.step};"
+        f" {count['failures']} starts in a row ended there",
+        "step": job.step,
+        "attempt": job.attempts,
+        "next_step": f"find what kills the worker, then: everstep retry {job.public_id}",
+    }
+    why = f"workers died {count['failures']} times without progress"
+    transition(connection, job, "failed", now=now, actor=worker, reason=why, error_json=json.dumps(error), **count)
+
+
+def heartbeat(
+    connection: Connection, *, now: int, worker: str, lease_ms: int, running: Collection[int]
+) -> dict[int, tuple[int, bool]]:
+    """Extend the leases this worker still holds, in one statement.
+
+    Args:
+        connection: The write transaction.
+        now: UTC milliseconds.
+        worker: Id of the worker.
+        lease_ms: Length of the lease from now, milliseconds.
+        running: Row ids of the jobs it runs; the lease of one it no longer runs, and could not settle, expires.
+
+    Returns:
+        For each job still held: row id → (claim number, whether its cancellation was requested).
+    """
+    held = and_(agent_jobs.c.status == "running", agent_jobs.c.leased_by == worker, agent_jobs.c.id.in_(tuple(running)))
+    connection.execute(update(agent_jobs).where(held).values(lease_until=now + lease_ms))
+    rows = connection.execute(
+        select(agent_jobs.c.id, agent_jobs.c.claim_no, agent_jobs.c.cancel_requested_at).where(held)
+    )
+    return {row.id: (row.claim_no, row.cancel_requested_at is not None) for row in rows}
+
+
+def fence(connection: Connection, job_id: int, claim_no: int) -> None:
+    """Check, in this transaction, that the claim is still the job's.
+
+    Raises:
+        LostClaim: It is not; the caller must write nothing.
+    """
+    held = select(agent_jobs.c.id).where(
+        agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running"
+    )
+    if connection.execute(held).first() is None:
+        raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")
+
+
+def advance(
+    connection: Connection, job_id: int, claim_no: int, *, now: int, progressed: bool = True, **columns: Any
+) -> None:
+    """Note, under the fence, where a job is, and that its input is now part of its thread.
+
+    Args:
+        connection: The write transaction.
+        job_id: Row id of the job.
+        claim_no: The claim that writes.
+        now: UTC milliseconds.
+        progressed: Whether it brings the job further: a checkpoint or a finished task does, an error does not.
+        **columns: What else to keep current: step, node, tokens.
+
+    Raises:
+        LostClaim: The claim is no longer the job's.
+    """
+    held = and_(agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running")
+    changed = connection.execute(
+        update(agent_jobs)
+        .where(held)
+        .values(input_applied=1, progress=agent_jobs.c.progress + progressed, updated_at=now, **columns)
+    )
+    if changed.rowcount == 0:
+        raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")
