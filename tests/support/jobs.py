@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
@@ -13,7 +14,8 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.runtime.worker import Worker
 
-A_DAY_MS = 24 * 3600 * 1000
+TWO_DAYS_MS = 2 * 24 * 3600 * 1000
+PATIENCE = 60.0
 
 
 class Log(TypedDict, total=False):
@@ -47,11 +49,19 @@ def work(store: Store, graph: Any, listener: Callable[[str, Job], None] | None =
     def on(event: str, job: Job) -> None:
         if event == "retry":
             assert isinstance(store.clock, ManualClock), "a backoff needs a clock that can be moved"
-            store.clock.advance(A_DAY_MS)
+            store.clock.advance(TWO_DAYS_MS)
+
+    def told(event: str, job: Job) -> None:
         if listener is not None:
             listener(event, job)
+        on(event, job)
 
-    Worker(store, {"graph": graph}, listener=on, **worker).run(until_idle=True)
+    at_work = Worker(store, {"graph": graph}, listener=told, **worker)
+    impatient = threading.Timer(PATIENCE, at_work.drain)
+    impatient.start()
+    at_work.run(until_idle=True)
+    assert impatient.is_alive(), f"the worker did not become idle: {[(job.status, job.step) for job in store.jobs()]}"
+    impatient.cancel()
 
 
 def run(store: Store, graph: Any, input: Any = None, **worker: Any) -> Job:
