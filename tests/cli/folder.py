@@ -128,10 +128,10 @@ class Folder:
         encoding = variables.get("PYTHONIOENCODING", "utf-8").partition(":")[0]
         return Ran(ran.returncode, (ran.stdout or b"").decode(encoding), ran.stderr.decode(encoding))
 
-    def all(self, *commands: Sequence[str]) -> list[Ran]:
+    def all(self, *commands: Sequence[str], unprivileged: bool = False) -> list[Ran]:
         """Run several commands at once; the results are in the order of the commands."""
         with ThreadPoolExecutor(max_workers=4) as threads:
-            return list(threads.map(lambda arguments: self.run(*arguments), commands))
+            return list(threads.map(lambda arguments: self.run(*arguments, unprivileged=unprivileged), commands))
 
     def json(self, *arguments: str) -> Any:
         """What a command that must exit 0 says with `--json`."""

@@ -56,9 +56,8 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Bad:
     (path / "graphs.py").write_text(Path(__file__).with_name("graphs.py").read_text())
     graphs = {name: target for name, (target, _) in BAD.items()}
     folder = Folder(path).write(**FILES).configure(**graphs, loud="./loud.py:count", count="./graphs.py:count")
-    doctor = folder.run("doctor", "--json")
     folder.enqueue(*graphs, "loud", "count")
-    worker = folder.run("worker", "--until-idle", "--json", "--concurrency", "3")
+    doctor, worker = folder.all(("doctor", "--json"), ("worker", "--until-idle", "--json", "--concurrency", "3"))
     return Bad(doctor, worker, {job["graph"]: job for job in folder.json("jobs")})
 
 

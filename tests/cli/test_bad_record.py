@@ -190,15 +190,19 @@ def test_a_record_that_may_not_be_written_is_refused(
     try:
         store = ("--store", f"sqlite:///{record}")
         readable = (file, parent) == (0o444, 0o755)
-        command = ("worker", "--until-idle") if readable else ("submit", "count", "--input", '{"n": 5}')
-        is_refused(folder.run(*command, *store, unprivileged=True), 69, "store_unavailable")
-        is_refused(folder.run("retry", prepared.jobs["fails"], *store, unprivileged=True), 69, "store_unavailable")
-        assert (folder.run("show", prepared.jobs["count"], *store, unprivileged=True).code == 0) is readable
-        doctor = folder.run("doctor", *store, unprivileged=True)
-        assert doctor.code == 1
-        assert "✗ record" in doctor.out
+        *writing, show, doctor = folder.all(
+            ("worker", "--until-idle", *store) if readable else ("submit", "count", "--input", '{"n": 5}', *store),
+            ("retry", prepared.jobs["fails"], *store),
+            ("show", prepared.jobs["count"], *store),
+            ("doctor", *store),
+            unprivileged=True,
+        )
     finally:
         place.chmod(0o755)
+    for ran in writing:
+        is_refused(ran, 69, "store_unavailable")
+    assert (show.code == 0) is readable
+    assert (doctor.code, "✗ record" in doctor.out) == (1, True)
     record.chmod(0o644)
     assert record.read_bytes() == sound
 
@@ -208,9 +212,9 @@ def test_a_record_cannot_be_made_in_a_read_only_folder(tmp_path: Path) -> None:
     folder = with_graphs(tmp_path)
     tmp_path.chmod(0o555)
     try:
-        is_refused(folder.run("submit", "count", "--input", "{}", unprivileged=True), 69, "store_unavailable")
-        doctor = folder.run("doctor", unprivileged=True)
+        submit, doctor = folder.all(("submit", "count", "--input", "{}"), ("doctor",), unprivileged=True)
     finally:
         tmp_path.chmod(0o755)
+    is_refused(submit, 69, "store_unavailable")
     assert (doctor.code, "✗ record" in doctor.out) == (1, True)
     assert not (tmp_path / "everstep.db").exists()
