@@ -29,14 +29,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_a_read_cannot_write(store: Store) -> None:
     """Connections for reading refuse every change, also LangGraph's."""
-    statement = (
-        "INSERT INTO job_events (job_id, to_status, claim_no, at, actor, reason) VALUES (1, 'done', 1, 0, '', '')"
-    )
+    statement = "DELETE FROM job_events"
+    store.enqueue("graph", {})
     with pytest.raises(StoreUnavailable, match="read-only"):
         store.read(lambda connection: connection.exec_driver_sql(statement))
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         store.checkpoint_connection.execute(statement)
-    assert store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM job_events").scalar_one()) == 0
+    assert store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM job_events").scalar_one()) == 1
 
 
 def test_a_read_does_not_wait_for_a_write(store: Store) -> None:
@@ -130,7 +129,7 @@ def test_times_are_shown_in_utc(store: Store) -> None:
     assert store.events(job)[0]["at"] == "2027-01-15T08:00:00.000Z"
 
 
-def _count(path: str, number: int) -> None:
+def _count(path: str, _number: int) -> None:
     with Store.open(f"sqlite:///{path}") as store:
 
         def add(connection: Connection) -> None:
@@ -146,11 +145,10 @@ def _count(path: str, number: int) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert number >= 0
 
 
 def test_reading_and_then_writing_never_goes_stale(tmp_path: Path) -> None:
-    """Four processes with four threads each that read a number and write it back, plus one, lose no update and never fail."""
+    """Processes and threads that read a number and write it back, plus one, lose no update and never fail."""
     with fresh(tmp_path) as store:
         store.write(lambda c: c.exec_driver_sql("CREATE TABLE counter (n INTEGER)")).result()
         store.write(lambda c: c.exec_driver_sql("INSERT INTO counter VALUES (0)")).result()
