@@ -219,6 +219,12 @@ class Cancelled(EverstepError):
     code = "cancelled"
 
 
+class NodeExited(EverstepError):
+    """A node tried to end the process, as `sys.exit()` does."""
+
+    code = "node_exited"
+
+
 class WorkerEnded(EverstepError):
     """A node ended the worker's process."""
 

@@ -264,7 +264,10 @@ class Store:
             ReviewNotFound: No review, or more than one, fits.
             ReviewAnswered: It was answered before; the first answer stands, and the error shows it.
             ReviewAnswerInvalid: This kind of review does not take this answer.
+            SecretInPayload: The value has a key that looks like a credential.
         """
+        if value is not answers.MISSING:
+            payload.check_payload(value)
         now, who = self.clock.now_ms(), by or _user()
 
         def operation(connection: Connection) -> tuple[Review, Job]:

@@ -170,6 +170,7 @@ LIBRARIES: dict[str, dict[str, Rule]] = {
 
 OWN: dict[type[BaseException], Rule] = {
     errors.VerificationFailed: Rule("review", "the verification did not pass"),
+    errors.NodeExited: _CODE,
     errors.EffectInterrupted: Rule("retry", "an effect was interrupted; the next attempt finds out what became of it"),
     errors.ChangeRejected: Rule("failed", "a person rejected the change"),
     errors.ModelUnavailable: Rule("review", "the model cannot be had on this machine"),

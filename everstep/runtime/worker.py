@@ -14,9 +14,9 @@ import random
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from langgraph.runtime import RunControl
 from sqlalchemy import Connection, and_, exists, func, or_, select
@@ -26,7 +26,7 @@ from everstep.checkpoints import claims, jobs
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
-from everstep.errors import StoreUnavailable
+from everstep.errors import NodeExited, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.observability import tracing as tracing_module
 from everstep.observability.tracing import Tracing
@@ -43,6 +43,9 @@ OUTAGE_BACKOFF_S = 60.0
 NODE_THREADS = 8
 DRAINING = "worker is draining"
 WAITING = ("pending", "retry")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Listener = Callable[[str, Job], None]
 
@@ -64,6 +67,23 @@ class _Counts:
     lost: int = 0
     settled: int = 0
     by_status: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class NodeThreads(ThreadPoolExecutor):
+    """Threads for sync nodes; a node that calls `sys.exit()` in one has failed, and ends nothing but itself."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As in the base class."""
+
+        def contained() -> T:
+            try:
+                return fn(*args, **kwargs)
+            except (SystemExit, KeyboardInterrupt) as error:
+                raise NodeExited(
+                    f"a node raised {type(error).__name__} ({error})", next_step="raise an ordinary error instead"
+                ) from error
+
+        return super().submit(contained)
 
 
 class Worker:
@@ -104,6 +124,7 @@ class Worker:
         self._randomness = randomness or random.Random()
         self._running: dict[int, _Running] = {}
         self._draining = False
+        self._own_loop = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
 
@@ -150,7 +171,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         # A sync node that blocks takes a thread; asyncio's own few would let some jobs starve others.
         threads = max(32, self._concurrency * NODE_THREADS)
-        loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="everstep-node"))
+        loop.set_default_executor(NodeThreads(threads, thread_name_prefix="everstep-node"))
+        self._own_loop = True
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal, number)
@@ -253,7 +275,7 @@ class Worker:
                 raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim") from None
             if running is not None and running.cancel_requested:
                 leg.cancelled()
-            elif not leg.release():
+            elif self._own_loop or not leg.release():  # our own loop is torn down only by what a node did to it
                 raise
         if (running := self._running.get(job.id)) is not None:
             running.settling = True
