@@ -38,7 +38,7 @@ class Job:
     """A row of `agent_jobs`. Times are UTC milliseconds; see `schema` for the columns.
 
     Attributes:
-        attempts: Starts, without those that ended by pausing for a person or by draining.
+        attempts: Starts; one that pauses for a person and its resumption count once, one given back by draining not.
         max_attempts: Failures in a row, without progress between them, after which the job has failed.
         failures: How many there are so far; a killed worker is one.
         progress: Grows with every checkpoint and every finished task that is stored.

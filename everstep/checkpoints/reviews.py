@@ -248,6 +248,8 @@ def _move_on(
             error_json=json.dumps(error),
         )
     changes: dict[str, Any] = {"next_run_at": now, "error_json": None, "failures": 0}
+    if review.kind != "error":  # the start that paused goes on: it and its resumption are one attempt
+        changes["attempts"] = max(job.attempts - 1, 0)
     if review.kind == "fingerprint":
         changes["fingerprint"] = review.subject
     return jobs.transition(

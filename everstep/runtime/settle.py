@@ -109,9 +109,7 @@ def _review(connection: Connection, job: Job, questions: list[Question], now: in
             connection, job, "pending", now=now, actor=actor, reason="answered meanwhile", **_uncounted(job, now)
         )
     kinds = ", ".join(sorted({question.kind for question in questions}))
-    return jobs.transition(
-        connection, job, "review", now=now, actor=actor, reason=f"waits for a person: {kinds}", **_uncounted(job, now)
-    )
+    return jobs.transition(connection, job, "review", now=now, actor=actor, reason=f"waits for a person: {kinds}")
 
 
 def _effect_review(connection: Connection, job: Job, outcome: Outcome, now: int, actor: str) -> Job:
@@ -121,9 +119,7 @@ def _effect_review(connection: Connection, job: Job, outcome: Outcome, now: int,
             effect = effects.mark_unknown(connection, effect, now=now)
         why = f"{effect.error}" if effect.error else "it was interrupted between its call and its confirmation"
         reviews.open_for_effect(connection, job, effect, now=now, why=why)
-    return jobs.transition(
-        connection, job, "review", now=now, actor=actor, reason="an effect's outcome is unknown", **_uncounted(job, now)
-    )
+    return jobs.transition(connection, job, "review", now=now, actor=actor, reason="an effect's outcome is unknown")
 
 
 def _concerns(effect: Effect, outcome: Outcome) -> bool:

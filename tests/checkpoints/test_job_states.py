@@ -301,7 +301,7 @@ class JobLife(RuleBasedStateMachine):
         elif model.cancel_wished:
             self.cancelled()
         elif kind == "done":
-            model.status, model.attempts = "review", max(model.attempts - 1, 0)
+            model.status = "review"
         elif kind == "released":
             model.status, model.due, model.attempts = "pending", self.clock.now_ms(), max(model.attempts - 1, 0)
         else:
@@ -325,7 +325,7 @@ class JobLife(RuleBasedStateMachine):
         if self.model.cancel_wished:
             self.cancelled()
         else:
-            self.model.status, self.model.attempts = "review", max(self.model.attempts - 1, 0)
+            self.model.status = "review"
 
     @precondition(lambda self: self.store.reviews())
     @rule(data=st.data(), decision=st.sampled_from(["approve", "reject"]))
@@ -348,6 +348,7 @@ class JobLife(RuleBasedStateMachine):
                 model.status = "failed"
             else:
                 model.status, model.due, model.failures = "pending", self.clock.now_ms(), 0
+                model.attempts -= review.kind != "error"
         with pytest.raises(ReviewAnswered):
             self.store.answer(review.public_id, "approve")
 

@@ -66,7 +66,7 @@ def test_a_question_of_a_graph_becomes_a_review(store: Store) -> None:
     job = run(store, chain(ask({"question": "go on?", "n": 1})))
     review = only(store)
     assert job.status == "review"
-    assert (job.attempts, job.leased_by, job.lease_until) == (0, None, None)
+    assert (job.attempts, job.leased_by, job.lease_until) == (1, None, None)
     assert (review.kind, review.status, review.value) == ("interrupt", "open", {"question": "go on?", "n": 1})
     assert review.job_id == job.id
 

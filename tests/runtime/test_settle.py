@@ -88,11 +88,13 @@ def test_a_result_beyond_json_is_shown_as_near_as_can_be(store: Store) -> None:
     assert job.result_digest
 
 
-def test_a_pause_is_no_attempt(store: Store) -> None:
-    """A question brings the job to review, and the start that led to it is taken back."""
+def test_a_pause_and_its_resumption_are_one_attempt(store: Store) -> None:
+    """A question brings the job to review; its answer takes the start back, for the one that goes on counts again."""
     job = settled(store, running(store), Outcome("review", questions=[QUESTION, Question("interrupt", "2", None)]))
-    assert (job.status, job.attempts, job.leased_by) == ("review", 0, None)
+    assert (job.status, job.attempts, job.leased_by) == ("review", 1, None)
     assert [review.value for review in store.reviews()] == [{"question": "go on?"}, None]
+    _, job = store.answer(store.reviews()[0].public_id, "approve")
+    assert (job.status, job.attempts) == ("pending", 0)
 
 
 def test_a_question_answered_meanwhile_needs_no_review(store: Store) -> None:
@@ -200,7 +202,7 @@ def test_an_unknown_effect_is_asked_about(store: Store) -> None:
     in_flight(store, job, "other")
     unknown = EffectUnknown("nobody knows", key=effect.key)
     after = settled(store, job, Outcome("effect", effect_key=effect.key, error=unknown))
-    assert (after.status, after.attempts) == ("review", 0)
+    assert (after.status, after.attempts) == ("review", 1)
     assert [review.subject for review in store.reviews()] == ["stopped"]
     assert {found.key: found.state for found in store.effects(job)} == {"stopped": "unknown", "other": "intended"}
 
