@@ -8,6 +8,7 @@ import logging
 import operator
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -490,13 +491,16 @@ def test_listing_while_others_write(store: Store) -> None:
 
 
 def test_a_list_that_was_begun_does_not_change(store: Store) -> None:
-    """What is stored while a list is walked through is not part of it."""
+    """What is stored while a list is walked through is not part of it, and nobody waits for the walk to end."""
     saver = StepSaver(store)
     for step in range(3):
         checkpoint, versions = checkpoint_with(log=[step])
         saver.put(thread(), checkpoint, {"step": step}, versions)
     walk = saver.list(thread())
     assert next(walk).metadata["step"] == 2
+    with ThreadPoolExecutor(1) as beside:
+        found = beside.submit(saver.get_tuple, thread()).result(PATIENCE)
+        assert found is not None
     saver.delete_thread("thread")
     assert [found.metadata["step"] for found in walk] == [1, 0]
 

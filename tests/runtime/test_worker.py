@@ -587,14 +587,15 @@ def test_a_job_that_could_not_be_settled_is_taken_up_again(store: Store, clock: 
 
     job, _ = store.enqueue("graph", {"log": []})
     try:
-        with InThread(store, chain(node)):
+        with InThread(store, chain(node), lease=0.3):
             assert entered.wait(PATIENCE)
             fill_the_disk(store)
             go.set()
             assert notice.seen.wait(PATIENCE)
             assert store.job(job.public_id).status == "running"
             limit_pages(store, 1_000_000)
-            clock.advance(10 * 300_000)
+            # Slower than the heartbeats: a lease that they still extended would never expire.
+            until(lambda: clock.advance(5) or store.job(job.public_id).claim_no == 2, "the next claim")
     finally:
         logging.getLogger("everstep.worker").removeHandler(notice)
     assert result(store, job) == ["x" * 100_000]
