@@ -145,7 +145,6 @@ def enqueue(
     priority: int,
     max_attempts: int,
     owner: str,
-    run_after: int | None = None,
 ) -> Enqueued:
     """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
 
@@ -165,7 +164,7 @@ def enqueue(
         "status": "pending",
         "priority": priority,
         "max_attempts": max_attempts,
-        "next_run_at": now if run_after is None else run_after,
+        "next_run_at": now,
         "created_at": now,
         "updated_at": now,
     }

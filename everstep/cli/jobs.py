@@ -163,13 +163,12 @@ def _checkpoints(store: Store, job: Job, limit: int) -> Any:
 
     for saved in StepSaver(store).list({"configurable": {"thread_id": job.thread_id}}, limit=limit):
         configurable = saved.config.get("configurable", {})
+        parent = (saved.parent_config or {}).get("configurable", {})
         values = saved.checkpoint["channel_values"]
         yield {
             "checkpoint_id": saved.checkpoint["id"],
             "checkpoint_ns": configurable.get("checkpoint_ns", ""),
-            "parent_checkpoint_id": saved.parent_config["configurable"]["checkpoint_id"]  # type: ignore[typeddict-item]
-            if saved.parent_config
-            else None,
+            "parent_checkpoint_id": parent.get("checkpoint_id"),
             "step": saved.metadata.get("step"),
             "source": saved.metadata.get("source"),
             "created_at": rfc3339(round(datetime.fromisoformat(saved.checkpoint["ts"]).timestamp() * 1000)),

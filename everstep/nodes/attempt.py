@@ -6,8 +6,9 @@ no attempt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
@@ -106,3 +107,21 @@ class Attempt:
 
 
 current: ContextVar[Attempt | None] = ContextVar("everstep_attempt", default=None)
+_running: set[int] = set()
+
+
+@contextmanager
+def running(attempt: Attempt) -> Generator[None]:
+    """Make it the attempt of this context, and of those copied from it, until it is over."""
+    token = current.set(attempt)
+    _running.add(id(attempt))
+    try:
+        yield
+    finally:
+        _running.discard(id(attempt))
+        current.reset(token)
+
+
+def any_running() -> bool:
+    """Whether this process runs any job now, in whatever context."""
+    return bool(_running)

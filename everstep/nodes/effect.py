@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from langchain_core.tools import BaseTool
 
 from everstep.nodes import arguments
-from everstep.nodes.attempt import Attempt, current
+from everstep.nodes.attempt import Attempt, any_running, current
 from everstep.nodes.effect_life import Declaration, EffectUnknown, Steps, drive, drive_async, effect_key, steps
 
 __all__ = ["EffectUnknown", "effect", "effect_key"]
@@ -199,6 +199,10 @@ def _attempt(name: str) -> Attempt | None:
     attempt = current.get()
     if attempt is not None and attempt.blocked is not None:
         raise attempt.blocked
-    if attempt is None:
-        logger.debug("effect %s outside a job: a plain call", name)
+    if attempt is None and any_running():
+        logger.warning(
+            "effect %s is called outside a job, as a plain call, while jobs run in this process; if a node's own thread"
+            " calls it, start that with contextvars.copy_context().run",
+            name,
+        )
     return attempt

@@ -23,7 +23,7 @@ from everstep.checkpoints.store import Store
 from everstep.errors import Cancelled
 from everstep.graphs.fingerprint import difference, fingerprint
 from everstep.graphs.loader import GraphCatalogue
-from everstep.nodes.attempt import Attempt, current
+from everstep.nodes.attempt import Attempt, running
 from everstep.nodes.effect import EffectUnknown
 from everstep.observability.tokens import TokenCounter
 from everstep.observability.tracing import Tracing
@@ -90,15 +90,13 @@ class Leg:
             LostClaim: The claim is no longer the job's.
         """
         self._open.enter_context(self._span)
-        token = current.set(self._attempt)
-        try:
-            self._outcome = await self._run()
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a node may raise anything
-            self._outcome = self._explained(error)
-        finally:
-            current.reset(token)
+        with running(self._attempt):
+            try:
+                self._outcome = await self._run()
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # a node may raise anything
+                self._outcome = self._explained(error)
         # A node that failed leaves its sync siblings in their threads: the next leg must not start beside an effect.
         while in_flight := self._attempt.in_flight():
             await asyncio.wait([asyncio.wrap_future(effect) for effect in in_flight])

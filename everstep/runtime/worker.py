@@ -15,7 +15,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from langgraph.runtime import RunControl
@@ -62,13 +62,6 @@ class _Running:
     check: asyncio.Task[None] | None = None
 
 
-@dataclass
-class _Counts:
-    lost: int = 0
-    settled: int = 0
-    by_status: dict[str, int] = field(default_factory=dict[str, int])
-
-
 class NodeThreads(ThreadPoolExecutor):
     """Threads for sync nodes; a node that calls `sys.exit()` in one has failed, and ends nothing but itself."""
 
@@ -88,6 +81,10 @@ class NodeThreads(ThreadPoolExecutor):
 
 class Worker:
     """Runs jobs of a record.
+
+    Attributes:
+        id: Who it is in the record.
+        lost_claims: How often a job was taken over from it; what it wrote afterwards changed nothing.
 
     Args:
         store: The record.
@@ -114,7 +111,7 @@ class Worker:
             raise ValueError("concurrency must be at least 1, and the lease longer than 0 seconds")
         langgraph_fixes.apply()
         self.id = worker_id()
-        self.counts = _Counts()
+        self.lost_claims = 0
         self._store = store
         self._graphs = graphs if isinstance(graphs, GraphCatalogue) else GraphCatalogue.from_graphs(graphs)
         self._concurrency = concurrency
@@ -255,7 +252,7 @@ class Worker:
             async with self._settled(job, leg):
                 await leg.run()
         except LostClaim as lost:
-            self.counts.lost += 1
+            self.lost_claims += 1
             logger.warning("job %s was taken over; this run's late writes change nothing (%s)", job.public_id, lost)
         except Exception:
             logger.exception("job %s: the leg could not be settled; its lease will expire", job.public_id)
@@ -293,8 +290,6 @@ class Worker:
         )
         crash.point("job.settled")
         leg.close(settled)
-        self.counts.settled += 1
-        self.counts.by_status[settled.status] = self.counts.by_status.get(settled.status, 0) + 1
         self._tell(settled.status, settled)
 
     def _on_beat(self, held: Held) -> None:

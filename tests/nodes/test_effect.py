@@ -264,6 +264,31 @@ def test_threads_inside_a_node_carry_the_attempt_with_their_context(store: Store
     assert {state for _, state, _ in states(store, job)} == {"confirmed"}
 
 
+def test_a_thread_without_the_context_is_warned_of(
+    store: Store, world: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thread a node starts without its context knows of no job: its effect is a plain call, and a warning says so."""
+
+    @effect("world.act")
+    def act(text: str) -> str:
+        world.append(text)
+        return text
+
+    def node(_state: Log) -> Log:
+        with ThreadPoolExecutor(1) as pool:
+            return {"log": [pool.submit(act, "a").result()]}
+
+    job = run(store, chain(node))
+    assert result(job) == ["a"]
+    assert store.effects(job) == []
+    (record,) = [record for record in caplog.records if record.name == "everstep.effect"]
+    assert "world.act" in record.getMessage()
+    assert "copy_context" in record.getMessage()
+    caplog.clear()
+    act("b")
+    assert [record for record in caplog.records if record.name == "everstep.effect"] == []
+
+
 def test_an_effect_can_be_a_node(store: Store, world: list[Any]) -> None:
     """A node function that is an effect itself is recorded by its state; what LangGraph injects does not count."""
     fail = Once(ConnectionError("later"))

@@ -321,7 +321,7 @@ def test_a_run_whose_job_was_taken_over_is_stopped(store: Store, clock: ManualCl
 
     store.write(steal).result()
     assert stopped.wait(PATIENCE)
-    until(lambda: in_thread.worker.counts.lost == 1, "the loss")
+    until(lambda: in_thread.worker.lost_claims == 1, "the loss")
     stolen = store.job(job.public_id)
     assert (stolen.status, stolen.leased_by, stolen.claim_no) == ("running", "thief", 2)
     in_thread.worker.drain()
