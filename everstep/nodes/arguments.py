@@ -11,9 +11,12 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from datetime import date, time
+from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, cast
+from uuid import UUID
 
 from langchain_core.messages import BaseMessage
 from langgraph.config import get_config
@@ -63,15 +66,17 @@ def _plain(value: Any, path: str, effect_name: str) -> Any:
         return value
     if isinstance(value, Enum):
         return _plain(value.value, path, effect_name)
-    if isinstance(value, PurePath):
+    if isinstance(value, (PurePath, UUID, Decimal)):
         return str(value)
+    if isinstance(value, (date, time)):  # a datetime is a date
+        return value.isoformat()
     if isinstance(value, (bytes, bytearray)):
         return {"sha256": hashlib.sha256(value).hexdigest()}
     if isinstance(value, BaseMessage):
         return {"type": value.type, "content": _plain(value.content, path, effect_name), "id": value.id}
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {str(key): _plain(item, f"{path}.{key}", effect_name) for key, item in items}
+        return {_key(key, path, effect_name): _plain(item, f"{path}.{key}", effect_name) for key, item in items}
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{path}[{i}]", effect_name) for i, item in enumerate(cast("list[Any]", value))]
     if isinstance(value, (set, frozenset)):
@@ -87,6 +92,13 @@ def _plain(value: Any, path: str, effect_name: str) -> Any:
         next_step="pass plain data, or give the effect a key: @effect(name, key=lambda …: …)",
         effect=effect_name,
     )
+
+
+def _key(key: Any, path: str, effect_name: str) -> str:
+    """A key of a mapping as text; 1 and "1" are two keys."""
+    if isinstance(key, str):
+        return key
+    return f"{_plain(key, f'{path} (a key of it)', effect_name)!r} ({type(key).__qualname__})"
 
 
 def preview(arguments: Mapping[str, Any]) -> str:

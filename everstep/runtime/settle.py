@@ -119,6 +119,10 @@ def _effect_review(connection: Connection, job: Job, outcome: Outcome, now: int,
             effect = effects.mark_unknown(connection, effect, now=now)
         why = f"{effect.error}" if effect.error else "it was interrupted between its call and its confirmation"
         reviews.open_for_effect(connection, job, effect, now=now, why=why)
+    if not unknown:  # found out since the run was stopped; nobody need be asked
+        return jobs.transition(
+            connection, job, "pending", now=now, actor=actor, reason="found out meanwhile", **_uncounted(job, now)
+        )
     return jobs.transition(connection, job, "review", now=now, actor=actor, reason="an effect's outcome is unknown")
 
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -359,7 +362,23 @@ class Point:
 
 @pytest.mark.parametrize(
     "argument",
-    [None, 1.5, "é", ["a", {"b": (1, 2)}], b"bytes", Path("a/b"), Point(1, 2), {"z": 1, "a": 2}, {3, 1, 2}, 2**80],
+    [
+        None,
+        1.5,
+        "é",
+        ["a", {"b": (1, 2)}],
+        b"bytes",
+        Path("a/b"),
+        Point(1, 2),
+        {"z": 1, "a": 2},
+        {3, 1, 2},
+        2**80,
+        date(2027, 1, 2),
+        datetime(2027, 1, 2, tzinfo=UTC),
+        UUID(int=5),
+        Decimal("1.50"),
+        {1: "a"},
+    ],
     ids=repr,
 )
 def test_arguments_of_many_kinds_are_the_same_in_a_replay(store: Store, world: list[Any], argument: Any) -> None:
@@ -377,6 +396,18 @@ def test_arguments_of_many_kinds_are_the_same_in_a_replay(store: Store, world: l
 
     assert result(run(store, chain(node))) == ["end"]
     assert world == [argument]
+
+
+def test_arguments_that_look_alike_are_told_apart(store: Store) -> None:
+    """`{1: …}` and `{"1": …}`, 1 and "1", None and "None" are different arguments."""
+
+    @effect("world.act")
+    def act(value: Any) -> str:
+        return "done"
+
+    alike: list[Any] = [{1: "a"}, {"1": "a"}, 1, "1", None, "None", True, "True"]
+    job = run(store, chain(lambda _s: {"log": [act(value) for value in alike]}))
+    assert len({found.arguments_digest for found in store.effects(job)}) == len(alike)
 
 
 def test_an_argument_without_a_canonical_form_is_refused_before_the_call(store: Store, world: list[Any]) -> None:

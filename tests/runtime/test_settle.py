@@ -207,6 +207,15 @@ def test_an_unknown_effect_is_asked_about(store: Store) -> None:
     assert {found.key: found.state for found in store.effects(job)} == {"stopped": "unknown", "other": "intended"}
 
 
+def test_an_effect_found_out_before_the_settlement_needs_nobody(store: Store) -> None:
+    """A run stopped by an effect that turned out well after all goes on: no review without a question."""
+    job = running(store)
+    unknown = EffectUnknown("nobody knows", key="gone")
+    after = settled(store, job, Outcome("effect", effect_key="gone", error=unknown))
+    assert after.status == "pending"
+    assert store.reviews() == []
+
+
 def test_a_graph_that_finished_past_an_effect_in_doubt_is_not_done(store: Store) -> None:
     """Whatever the graph returned, a job with an effect nobody knows of waits for a person, and is done after."""
     job = running(store)
