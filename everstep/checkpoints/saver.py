@@ -203,6 +203,10 @@ class StepSaver(SqliteSaver):
     ) -> Future[None]:
         self._warn_of_changes(writes)
         writes = [(channel, _without_secrets(value) if channel == ERROR else value) for channel, value in writes]
+        if any(channel == ERROR for channel, _ in writes):
+            # LangGraph takes a task with any output for finished, also one that failed, or was cancelled, between its
+            # output and its routing: resumed, it would go on without the routing. So a failed task keeps no output.
+            writes = [write for write in writes if write[0] in CONTROL]
         _, statements = self._record(
             lambda: super(StepSaver, self).put_writes(config, writes, task_id, task_path), dict(writes)
         )
