@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import logging
 import os
 import signal
@@ -125,7 +126,9 @@ class Process:
     """A worker in a process of its own, in the second node of the gated graph."""
 
     def __init__(self, store: Store, world: str, lease: float = 300.0) -> None:
-        self._process = CONTEXT.Process(target=_serve, args=(store.url, world, lease), daemon=True)
+        # A child of ours, which a fork server's would not be: only of a child can one wait for it to stand still.
+        own = multiprocessing.get_context("spawn")
+        self._process = own.Process(target=_serve, args=(store.url, world, lease), daemon=True)
         self._process.start()
         until(Path(world + ".entered").exists, "the worker's entry into the node")
 
@@ -141,14 +144,20 @@ class Process:
     @contextmanager
     def stopped(self, store: Store) -> Iterator[None]:
         """It stands still for the length of the block, and not in the middle of a write that all others wait for."""
-        self.signal(signal.SIGSTOP)
-        while not writable(store.path):
-            self.signal(signal.SIGCONT)
-            self.signal(signal.SIGSTOP)
         try:
+            self._stop()
+            while not writable(store.path):
+                self.signal(signal.SIGCONT)
+                self._stop()
             yield
         finally:
             self.signal(signal.SIGCONT)
+
+    def _stop(self) -> None:
+        """Stop it, and wait until every thread of it stands: the signal alone returns before, and one may still write."""
+        assert self._process.pid is not None
+        self.signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)
 
     def end(self) -> int | None:
         """Wait for its end; returns its exit code."""
