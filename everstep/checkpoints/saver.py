@@ -29,7 +29,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import claims, jobs, payload, serialization
+from everstep.checkpoints import claims, jobs, payload, serialization, threads
+from everstep.checkpoints.threads import Statement
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -40,8 +41,6 @@ INTERRUPT, RESUME, ERROR = "__interrupt__", "__resume__", "__error__"
 CONTROL = frozenset({INTERRUPT, RESUME, ERROR, "__error_source_node__"})
 """Channels that tell what happened to a task, not what it produced."""
 _NEXT_NODE = "branch:to:"
-
-Statement = tuple[str, Any, bool]
 
 
 class Fence(Protocol):
@@ -77,10 +76,10 @@ class _Recorder:
         self.statements: list[Statement] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        self.statements.append((sql, tuple(parameters), False))
+        self.statements.append((sql, tuple(parameters)))
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
-        self.statements.append((sql, [tuple(row) for row in parameters], True))
+        self.statements.append((sql, [tuple(row) for row in parameters]))
 
 
 def _without_secrets(error: Any) -> Any:
@@ -230,20 +229,7 @@ class StepSaver(SqliteSaver):
         As LangGraph warns: a `DeltaChannel` of a thread that goes on is rebuilt from its ancestors' writes, so do not
         delete runs in the middle of a live thread that has one.
         """
-        for run_id in run_ids:
-            of_run = "json_extract(CAST(metadata AS TEXT), '$.run_id') = ?"
-            self._submit(
-                [
-                    (
-                        "DELETE FROM writes WHERE (thread_id, checkpoint_ns, checkpoint_id) IN"
-                        f" (SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {of_run})",
-                        (run_id,),
-                        False,
-                    ),
-                    (f"DELETE FROM checkpoints WHERE {of_run}", (run_id,), False),
-                ],
-                None,
-            ).result()
+        self._submit(threads.deletion_of_runs(run_ids), None).result()
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`."""
@@ -251,22 +237,7 @@ class StepSaver(SqliteSaver):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread: every checkpoint and write, in every namespace."""
-        rest = {
-            "checkpoints": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata",
-            "writes": "checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value",
-        }
-        self._submit(
-            [
-                (
-                    f"INSERT OR REPLACE INTO {table} (thread_id, {columns})"
-                    f" SELECT ?, {columns} FROM {table} WHERE thread_id = ?",
-                    (target_thread_id, source_thread_id),
-                    False,
-                )
-                for table, columns in rest.items()
-            ],
-            None,
-        ).result()
+        self._submit(threads.copy(source_thread_id, target_thread_id), None).result()
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`."""
@@ -278,8 +249,7 @@ class StepSaver(SqliteSaver):
         Args:
             thread_ids: The threads.
             strategy: `keep_latest` keeps the newest checkpoint of each namespace, and those ancestors a `DeltaChannel`
-            in it is
-                rebuilt from; `delete` drops everything.
+                in it is rebuilt from; `delete` drops everything.
 
         Raises:
             ValueError: Another strategy.
@@ -289,43 +259,12 @@ class StepSaver(SqliteSaver):
         for thread_id in thread_ids:
             if strategy == "delete":
                 self.delete_thread(thread_id)
-                continue
-            statements: list[Statement] = []
-            for namespace, kept in self._needed(thread_id).items():
-                # Ids grow with time: what was stored since the look above is newer than all it kept, and stays.
-                marks = ", ".join("?" * len(kept))
-                statements += [
-                    (
-                        f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?"
-                        f" AND checkpoint_id < ? AND checkpoint_id NOT IN ({marks})",
-                        (thread_id, namespace, max(kept), *kept),
-                        False,
-                    )
-                    for table in ("checkpoints", "writes")
-                ]
-            self._submit(statements, None).result()
+            else:
+                self._submit(threads.pruning(self, thread_id), None).result()
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """As `prune`."""
         await self._store.in_thread(lambda: self.prune(thread_ids, strategy=strategy))
-
-    def _needed(self, thread_id: str) -> dict[str, list[str]]:
-        """For each namespace of a thread, the checkpoints its newest one needs to be read."""
-        with self.cursor(transaction=False) as cursor:
-            rows = cursor.execute(
-                "SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = ?", (thread_id,)
-            ).fetchall()
-        needed: dict[str, list[str]] = {}
-        for (namespace,) in rows:
-            current = self.get_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
-            waiting: set[str] = set()
-            if current is not None:
-                waiting = set(current.metadata.get("counters_since_delta_snapshot") or ())
-            while current is not None:
-                needed.setdefault(namespace, []).append(current.checkpoint["id"])
-                waiting -= set(current.checkpoint["channel_values"])
-                current = self.get_tuple(current.parent_config) if waiting and current.parent_config else None
-        return needed
 
     def _record(self, write: Callable[[], Any], values: Mapping[str, Any]) -> tuple[Any, list[Statement]]:
         if self._fence is not None and self._fence.blocked is not None:
@@ -351,7 +290,7 @@ class StepSaver(SqliteSaver):
                 except jobs.LostClaim as lost:
                     fence.block(lost)
                     raise
-            for sql, parameters, _ in statements:
+            for sql, parameters in statements:
                 connection.exec_driver_sql(sql, parameters)
 
         return self._store.write(operation)

@@ -423,12 +423,12 @@ def test_pruning_beside_a_running_thread_keeps_its_newest_step(store: Store) -> 
     """A checkpoint that is stored between prune's look and its delete is kept."""
 
     class Interrupted(StepSaver):
-        def _needed(self, thread_id: str) -> dict[str, list[str]]:
-            needed = super()._needed(thread_id)
+        def get_tuple(self, config: Any) -> Any:
+            looked_at = super().get_tuple(config)
             newer, versions = checkpoint_with(log=["newer"])
             config = saver.put(thread(), newer, {"step": 1}, versions)
             saver.put_writes(config, [("log", "pending")], "task")
-            return needed
+            return looked_at
 
     saver = StepSaver(store)
     for step in (-1, 0):
