@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,20 +15,7 @@ from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import JobStateConflict, ReviewAnswered
-from tests.support.record import begin_running, claim, fresh
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """The time."""
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, clock) as store:
-        yield store
+from tests.support.record import begin_effect, begin_running, claim
 
 
 @pytest.fixture
@@ -49,18 +34,7 @@ class Ledger:
 
     def begin(self, key: str = "key") -> tuple[Effect, bool]:
         """Write the intent, or find what is known."""
-        return self.store.write(
-            lambda c: effects.begin(
-                c,
-                job_id=self.job.id,
-                claim_no=self.job.claim_no,
-                key=key,
-                name="push",
-                arguments_digest="digest",
-                arguments_json='{"to": "main"}',
-                now=self.now,
-            )
-        ).result()
+        return begin_effect(self.store, self.job, key)
 
     def confirm(self, effect: Effect, result: Any = "ref", by: str = "call") -> Effect:
         """It happened."""

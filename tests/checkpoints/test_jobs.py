@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from sqlalchemy import select
 
 from everstep.checkpoints import claims, effects, jobs
-from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
 from everstep.checkpoints.schema import STATUSES, agent_jobs
 from everstep.checkpoints.store import Store
@@ -26,45 +23,10 @@ from everstep.errors import (
     ReviewAnswered,
     SecretInPayload,
 )
-from everstep.runtime.settle import Outcome, settle
-from tests.support.record import begin_running, claim, fresh, in_processes
+from everstep.runtime.settle import Outcome
+from tests.support.record import begin_effect, begin_running, claim, in_processes, settled
 
 LEASE = 1000
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """The time."""
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    """An empty record."""
-    with fresh(tmp_path, clock) as store:
-        yield store
-
-
-def settled(store: Store, job: Job, outcome: Outcome) -> Job:
-    """The job after a leg came to this outcome."""
-    now = store.clock.now_ms()
-    return store.write(lambda c: settle(c, job, outcome, now=now, actor="worker", randomness=random.Random(0))).result()
-
-
-def begun(store: Store, job: Job, key: str = "key", name: str = "push") -> tuple[Effect, bool]:
-    """Begin an effect under the job's claim."""
-    return store.write(
-        lambda c: effects.begin(
-            c,
-            job_id=job.id,
-            claim_no=job.claim_no,
-            key=key,
-            name=name,
-            arguments_digest="digest",
-            arguments_json="{}",
-            now=store.clock.now_ms(),
-        )
-    ).result()
 
 
 def beat(store: Store, worker: str, *running: Job) -> dict[int, tuple[int, bool]]:
@@ -293,7 +255,7 @@ def test_a_stale_claim_changes_nothing(store: Store, clock: ManualClock) -> None
     """After a takeover every write of the first worker raises LostClaim, and the record stays as it was."""
     store.enqueue("graph", {})
     zombie = begin_running(store, "a")
-    intended, _ = begun(store, zombie)
+    intended, _ = begin_effect(store, zombie)
     clock.advance(LEASE)
     begin_running(store, "b")
     before = snapshot(store)
@@ -343,7 +305,7 @@ def test_a_settled_claim_changes_nothing(store: Store) -> None:
     with pytest.raises(LostClaim):
         settled(store, job, Outcome("done", values={"x": 2}))
     with pytest.raises(LostClaim):
-        begun(store, job)
+        begin_effect(store, job)
     assert snapshot(store) == before
 
 
@@ -460,7 +422,7 @@ def test_a_job_cancelled_in_mid_effect_waits_for_a_person_and_then_ends(store: S
     """With an effect in flight a cancelled job goes to review; after the answer it has failed as cancelled."""
     store.enqueue("graph", {})
     job = begin_running(store)
-    begun(store, job)
+    begin_effect(store, job)
     store.cancel(job.public_id)
     waiting = settled(store, job, Outcome("cancelled"))
     assert waiting.status == "review"
@@ -479,8 +441,8 @@ def test_a_cancelled_job_with_two_effects_in_flight_waits_for_both_answers(store
     """Each unknown effect of a cancelled job is asked about; the job ends with the last answer."""
     store.enqueue("graph", {})
     job = begin_running(store)
-    begun(store, job, "one")
-    begun(store, job, "two")
+    begin_effect(store, job, "one")
+    begin_effect(store, job, "two")
     store.cancel(job.public_id)
     settled(store, job, Outcome("cancelled"))
     first, second = store.reviews()
@@ -492,7 +454,7 @@ def test_cancelling_twice_asks_once(store: Store) -> None:
     """A second request to cancel changes nothing: not the time of the first, nor the questions."""
     store.enqueue("graph", {})
     job = begin_running(store)
-    begun(store, job)
+    begin_effect(store, job)
     store.cancel(job.public_id)
     settled(store, job, Outcome("cancelled"))
     before = store.job(job.public_id).cancel_requested_at

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import ReviewAnswered, ReviewAnswerInvalid, ReviewNotFound
-from tests.support.jobs import Log, beside, chain, run, work
-from tests.support.record import fresh
-
-PATIENCE = 20.0
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """The time."""
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, clock) as store:
-        yield store
+from tests.support.jobs import Log, beside, chain, result, run, work
+from tests.support.waiting import PATIENCE
 
 
 def ask(*questions: Any) -> Any:
@@ -49,13 +31,6 @@ def only(store: Store) -> Review:
     """The only open review."""
     (review,) = store.reviews()
     return review
-
-
-def result(store: Store, job: Job) -> list[Any]:
-    """The log the job ended with."""
-    job = store.job(job.public_id)
-    assert job.status == "done", f"{job.status}: {job.error_json}"
-    return json.loads(job.result_json or "")["log"]
 
 
 # ---- asking

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import operator
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -21,7 +20,6 @@ from langgraph.checkpoint.serde.types import RESUME
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from sqlalchemy import Connection
 
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.saver import StepSaver
@@ -31,38 +29,10 @@ from everstep.errors import StateNotSerializable
 from everstep.nodes.attempt import Attempt
 from everstep.nodes.effect import EffectUnknown
 from everstep.runtime.worker import Worker
+from tests.support.jobs import chain
 from tests.support.kill_graphs import GRAPHS
-from tests.support.record import begin_running, claim, fresh
-
-PATIENCE = 20.0
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """The time."""
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    """An empty record."""
-    with fresh(tmp_path, clock) as store:
-        yield store
-
-
-class Log(TypedDict, total=False):
-    log: Annotated[list[Any], operator.add]
-
-
-def chain(*nodes: Any, schema: Any = Log, **compile_with: Any) -> Any:
-    """A graph of nodes in a row."""
-    builder = StateGraph(schema)
-    names = [f"node_{number}" for number in range(len(nodes))]
-    for name, node in zip(names, nodes, strict=True):
-        builder.add_node(name, node)
-    for before, after in zip([START, *names], [*names, END], strict=True):
-        builder.add_edge(before, after)
-    return builder.compile(**compile_with)
+from tests.support.record import Gate, begin_running, claim
+from tests.support.waiting import PATIENCE
 
 
 def thread(name: str = "thread") -> RunnableConfig:
@@ -259,25 +229,6 @@ def test_a_step_and_the_jobs_progress_are_one_write(store: Store) -> None:
 
 
 # ---- what is stored
-
-
-class Gate:
-    """Keeps the writer busy."""
-
-    def __init__(self, store: Store) -> None:
-        self._open = threading.Event()
-        entered = threading.Event()
-
-        def operation(_connection: Connection) -> None:
-            entered.set()
-            assert self._open.wait(PATIENCE)
-
-        store.write(operation)
-        assert entered.wait(PATIENCE)
-
-    def open(self) -> None:
-        """Let the writer go on."""
-        self._open.set()
 
 
 async def test_a_value_is_stored_as_it_was_when_it_was_put(store: Store) -> None:

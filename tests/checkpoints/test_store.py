@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,9 @@ import pytest
 from sqlalchemy import Connection
 
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from everstep.errors import StoreUnavailable
-from tests.support.record import begin_running, fresh, in_processes
-
-PATIENCE = 20.0
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, ManualClock()) as store:
-        yield store
+from tests.support.record import Gate, begin_running, fresh, in_processes
+from tests.support.waiting import PATIENCE, Halt
 
 
 def test_a_read_cannot_write(store: Store) -> None:
@@ -40,32 +30,24 @@ def test_a_read_cannot_write(store: Store) -> None:
 
 def test_a_read_does_not_wait_for_a_write(store: Store) -> None:
     """While a write is under way readers see the record as it was, at once."""
-    entered, go = threading.Event(), threading.Event()
+    halt = Halt()
 
     def slow(connection: Connection) -> None:
         connection.exec_driver_sql("UPDATE agent_jobs SET owner = 'changed'")
-        entered.set()
-        assert go.wait(PATIENCE)
+        halt.stand()
 
     job, _ = store.enqueue("graph", {})
     writing = store.write(slow)
-    assert entered.wait(PATIENCE)
+    halt.wait_until_reached()
     assert store.job(job.public_id).owner == "default"
-    go.set()
+    halt.release()
     writing.result(PATIENCE)
     assert store.job(job.public_id).owner == "changed"
 
 
 async def test_writing_does_not_block_the_event_loop(store: Store) -> None:
     """While the writer is busy the loop goes on; the awaited writes resolve when they are stored."""
-    entered, go = threading.Event(), threading.Event()
-
-    def slow(_connection: Connection) -> None:
-        entered.set()
-        assert go.wait(PATIENCE)
-
-    gate = store.write(slow)
-    assert await asyncio.to_thread(entered.wait, PATIENCE)
+    gate = Gate(store)
     writing = [
         asyncio.create_task(store.awrite(lambda c, n=number: c.exec_driver_sql(f"SELECT {n}").scalar_one()))
         for number in range(5)
@@ -73,29 +55,22 @@ async def test_writing_does_not_block_the_event_loop(store: Store) -> None:
     reading = await store.aread(lambda c: c.exec_driver_sql("SELECT 7").scalar_one())
     assert reading == 7
     assert not any(task.done() for task in writing)
-    go.set()
+    gate.open()
     assert await asyncio.gather(*writing) == [0, 1, 2, 3, 4]
-    gate.result(PATIENCE)
+    gate.done.result(PATIENCE)
 
 
 async def test_a_write_whose_waiter_gave_up_in_the_queue_is_not_made(store: Store) -> None:
     """A task that is cancelled while its write waits takes the write back."""
-    entered, go = threading.Event(), threading.Event()
-
-    def slow(_connection: Connection) -> None:
-        entered.set()
-        assert go.wait(PATIENCE)
-
-    gate = store.write(slow)
-    assert await asyncio.to_thread(entered.wait, PATIENCE)
+    gate = Gate(store)
     done: list[int] = []
     waiting = asyncio.create_task(store.awrite(lambda _connection: done.append(1)))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    go.set()
-    gate.result(PATIENCE)
+    gate.open()
+    gate.done.result(PATIENCE)
     await store.awrite(lambda _connection: None)
     assert done == []
 

@@ -19,9 +19,8 @@ from everstep.checkpoints import database
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.writer import MAX_BATCH, Writer
 from everstep.errors import StoreUnavailable
-from tests.support.record import fresh
-
-PATIENCE = 20.0
+from tests.support.record import Gate, fresh
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -49,25 +48,6 @@ def notes(path: Path) -> list[str]:
         return [row[0] for row in connection.execute("SELECT text FROM notes ORDER BY rowid")]
     finally:
         connection.close()
-
-
-class Gate:
-    """Keeps the writer busy with one operation, so that what is submitted meanwhile is one batch."""
-
-    def __init__(self, store: Store) -> None:
-        self._open = threading.Event()
-        entered = threading.Event()
-
-        def operation(_connection: Connection) -> None:
-            entered.set()
-            assert self._open.wait(PATIENCE)
-
-        self.done = store.write(operation)
-        assert entered.wait(PATIENCE)
-
-    def open(self) -> None:
-        """Let the writer go on."""
-        self._open.set()
 
 
 def test_what_waits_shares_one_commit(store: Store) -> None:

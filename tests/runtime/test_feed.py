@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,19 +13,11 @@ from langgraph.types import Command, interrupt
 from everstep.checkpoints.reviews import Question, open_all
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from everstep.errors import GraphChanged
 from everstep.nodes.attempt import Attempt
 from everstep.runtime.feed import Standing, standing
 from tests.support.jobs import Log, beside, chain
-from tests.support.record import begin_running, claim, fresh
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, ManualClock()) as store:
-        yield store
+from tests.support.record import begin_running, claim
 
 
 class Thread:

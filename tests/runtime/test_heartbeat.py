@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -13,23 +12,10 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.runtime.heartbeat import Heartbeat, Held
-from tests.support.record import claim, fresh
+from tests.support.record import claim
+from tests.support.waiting import PATIENCE
 
-PATIENCE = 20.0
 LEASE_MS = 60
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """The time."""
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, clock) as store:
-        yield store
 
 
 Beats = Callable[[Callable[[Held], bool]], Held]

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from langgraph.graph import END, START, StateGraph
 
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from tests.support.jobs import Log, run
-from tests.support.record import fresh
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, ManualClock()) as store:
-        yield store
 
 
 def test_a_node_whose_routing_failed_is_not_taken_for_finished(store: Store) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,36 +16,16 @@ from everstep.clock import ManualClock
 from everstep.errors import PayloadInvalid
 from everstep.nodes.effect import EffectUnknown
 from everstep.runtime.classify import Verdict, classify
-from everstep.runtime.settle import Outcome, settle
-from tests.support.record import begin_running, claim, fresh
+from everstep.runtime.settle import Outcome
+from tests.support.record import begin_effect, begin_running, claim, settled
 
 QUESTION = Question("interrupt", "id", {"question": "go on?"})
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """The time."""
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, clock) as store:
-        yield store
 
 
 def running(store: Store, **more: Any) -> Job:
     """A job in mid-run."""
     store.enqueue("graph", {"n": len(store.jobs())}, **more)
     return begin_running(store)
-
-
-def settled(store: Store, job: Job, outcome: Outcome) -> Job:
-    """The job after this outcome."""
-    return store.write(
-        lambda c: settle(c, job, outcome, now=store.clock.now_ms(), actor="worker", randomness=random.Random(1))
-    ).result()
 
 
 def failed_with(error: BaseException, verdict: Verdict | None = None) -> Outcome:
@@ -58,18 +35,7 @@ def failed_with(error: BaseException, verdict: Verdict | None = None) -> Outcome
 
 def in_flight(store: Store, job: Job, key: str = "key") -> effects.Effect:
     """An effect whose call has begun."""
-    return store.write(
-        lambda c: effects.begin(
-            c,
-            job_id=job.id,
-            claim_no=job.claim_no,
-            key=key,
-            name="push",
-            arguments_digest="",
-            arguments_json="{}",
-            now=0,
-        )
-    ).result()[0]
+    return begin_effect(store, job, key)[0]
 
 
 def test_done_keeps_the_result_and_its_digest(store: Store) -> None:

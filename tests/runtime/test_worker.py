@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import logging
+import multiprocessing
 import os
 import signal
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from email.utils import formatdate
 from pathlib import Path
@@ -27,47 +26,10 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import StoreUnavailable
 from everstep.runtime.worker import Worker
-from tests.support.jobs import Log, beside, chain, run, work
+from tests.support.jobs import Log, beside, chain, result, run, work
 from tests.support.outside import happened, note
-from tests.support.record import CONTEXT, claim, fresh
-
-PATIENCE = 30.0
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """The time."""
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
-    """A record with a clock of its own."""
-    with fresh(tmp_path, clock) as store:
-        yield store
-
-
-@pytest.fixture
-def shared(tmp_path: Path) -> Iterator[Store]:
-    """A record that other processes work on too, with the machine's clock."""
-    with fresh(tmp_path) as store:
-        yield store
-
-
-def until(condition: Callable[[], Any], what: str = "the condition") -> Any:
-    """What the condition gives once it gives something; asked again and again for a bounded time."""
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < end, f"{what} did not come"
-        time.sleep(0.01)
-    return found
-
-
-def result(store: Store, job: Job) -> list[Any]:
-    """The log the job ended with."""
-    job = store.job(job.public_id)
-    assert job.status == "done", f"{job.status}: {job.error_json}"
-    return json.loads(job.result_json or "")["log"]
+from tests.support.record import CONTEXT, claim
+from tests.support.waiting import PATIENCE, Halt, until
 
 
 def moves(store: Store, job: Job) -> list[str]:
@@ -154,7 +116,7 @@ class Process:
             self.signal(signal.SIGCONT)
 
     def _stop(self) -> None:
-        """Stop it, and wait until every thread of it stands: the signal alone returns before, and one may still write."""
+        """Stop it, and wait until all its threads stand: the signal alone returns before, and one may still write."""
         assert self._process.pid is not None
         self.signal(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)
@@ -281,13 +243,12 @@ def test_a_job_that_kills_its_workers_fails_and_the_others_are_done(shared: Stor
 @pytest.mark.parametrize("kind", ["a thread", "the event loop"])
 def test_a_node_that_blocks_longer_than_its_lease_keeps_its_claim(shared: Store, kind: str) -> None:
     """A node that blocks its thread, or even the whole event loop, is not taken for dead: its lease is renewed."""
-    entered, go = threading.Event(), threading.Event()
+    halt = Halt()
     bodies: list[int] = []
 
     def block(_state: Log) -> Log:
         bodies.append(1)
-        entered.set()
-        assert go.wait(PATIENCE)
+        halt.stand()
         return {"log": ["done"]}
 
     async def block_the_loop(state: Log) -> Log:
@@ -295,12 +256,12 @@ def test_a_node_that_blocks_longer_than_its_lease_keeps_its_claim(shared: Store,
 
     job, _ = shared.enqueue("graph", {"log": []})
     with InThread(shared, chain(block if kind == "a thread" else block_the_loop), lease=0.4):
-        assert entered.wait(PATIENCE)
+        halt.wait_until_reached()
         first = shared.job(job.public_id).lease_until
         assert first is not None
         until(lambda: (shared.job(job.public_id).lease_until or 0) > first + 800, "the renewal of the lease")
         assert claim(shared, "another") == []
-        go.set()
+        halt.release()
     assert result(shared, job) == ["done"]
     assert bodies == [1]
     assert moves(shared, job) == ["pending", "running", "done"]
@@ -308,21 +269,20 @@ def test_a_node_that_blocks_longer_than_its_lease_keeps_its_claim(shared: Store,
 
 def test_a_worker_whose_clock_jumps_does_not_take_over_from_itself(store: Store, clock: ManualClock) -> None:
     """If time jumps over the lease, as after a sleep, the worker goes on with what it runs and renews it."""
-    entered, go = threading.Event(), threading.Event()
+    halt = Halt()
     bodies: list[int] = []
 
     def block(_state: Log) -> Log:
         bodies.append(1)
-        entered.set()
-        assert go.wait(PATIENCE)
+        halt.stand()
         return {"log": ["done"]}
 
     job, _ = store.enqueue("graph", {"log": []})
     with InThread(store, chain(block), lease=30.0):
-        assert entered.wait(PATIENCE)
+        halt.wait_until_reached()
         clock.advance(3_600_000)
         until(lambda: (store.job(job.public_id).lease_until or 0) > clock.now_ms(), "the renewal of the lease")
-        go.set()
+        halt.release()
     assert result(store, job) == ["done"]
     assert bodies == [1]
     assert store.job(job.public_id).claim_no == 1
@@ -387,12 +347,11 @@ def test_a_running_job_is_cancelled_in_mid_node(store: Store) -> None:
 
 def test_a_job_cancelled_in_mid_effect_asks_what_became_of_it(store: Store) -> None:
     """Cancelled while an effect's thread is under way: the late result changes nothing, a person settles it."""
-    entered, go, came_back = threading.Event(), threading.Event(), threading.Event()
+    halt, came_back = Halt(), threading.Event()
 
     @effect("slow")
     def slow() -> str:
-        entered.set()
-        assert go.wait(PATIENCE)
+        halt.stand()
         return "done"
 
     def node(_state: Log) -> Log:
@@ -403,10 +362,10 @@ def test_a_job_cancelled_in_mid_effect_asks_what_became_of_it(store: Store) -> N
 
     job, _ = store.enqueue("graph", {"log": []})
     with InThread(store, chain(node), lease=0.3):
-        assert entered.wait(PATIENCE)
+        halt.wait_until_reached()
         store.cancel(job.public_id)
         until(lambda: store.job(job.public_id).status == "review", "the review")
-        go.set()
+        halt.release()
         assert came_back.wait(PATIENCE)
     (found,) = store.effects(job)
     assert found.state == "unknown"
@@ -608,21 +567,20 @@ def test_a_job_that_could_not_be_settled_is_taken_up_again(store: Store, clock: 
     """With the disk full at the end of a run nothing is invented: its lease expires, and with space the job goes on."""
     notice = Notice("could not be settled")
     logging.getLogger("everstep.worker").addHandler(notice)
-    entered, go = threading.Event(), threading.Event()
+    halt = Halt()
     bodies: list[int] = []
 
     def node(_state: Log) -> Log:
         bodies.append(1)
-        entered.set()
-        assert go.wait(PATIENCE)
+        halt.stand()
         return {"log": ["x" * 100_000]}
 
     job, _ = store.enqueue("graph", {"log": []})
     try:
         with InThread(store, chain(node), lease=0.3):
-            assert entered.wait(PATIENCE)
+            halt.wait_until_reached()
             fill_the_disk(store)
-            go.set()
+            halt.release()
             assert notice.seen.wait(PATIENCE)
             assert store.job(job.public_id).status == "running"
             limit_pages(store, 1_000_000)

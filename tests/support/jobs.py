@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import threading
 from collections.abc import Callable
@@ -13,9 +14,9 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.runtime.worker import Worker
+from tests.support.waiting import PATIENCE
 
 TWO_DAYS_MS = 2 * 24 * 3600 * 1000
-PATIENCE = 60.0
 
 
 class Log(TypedDict, total=False):
@@ -69,3 +70,10 @@ def run(store: Store, graph: Any, input: Any = None, **worker: Any) -> Job:
     job, _ = store.enqueue("graph", {"log": []} if input is None else input)
     work(store, graph, **worker)
     return store.job(job.public_id)
+
+
+def result(store: Store, job: Job) -> list[Any]:
+    """The log the job ended with."""
+    job = store.job(job.public_id)
+    assert job.status == "done", f"{job.status}: {job.error_json}"
+    return json.loads(job.result_json or "")["log"]

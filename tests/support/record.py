@@ -1,9 +1,10 @@
-"""What tests of the record share: a clock, read-only places, other processes."""
+"""What tests of the record share: read-only places, other processes, and the moves of a worker made by hand."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 
-from everstep.checkpoints import claims
+from everstep.checkpoints import claims, effects
+from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import Clock
+from everstep.runtime.settle import Outcome, settle
+from tests.support.waiting import Halt
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.support.warm"])
@@ -100,6 +104,32 @@ def begin_running(store: Store, worker: str = "worker", **more: Any) -> Job:
     now = store.clock.now_ms()
     store.write(lambda connection: claims.advance(connection, job.id, job.claim_no, now=now)).result()
     return store.job_by_row(job.id)
+
+
+def settled(store: Store, job: Job, outcome: Outcome) -> Job:
+    """The job after a leg of it came to this outcome."""
+    now = store.clock.now_ms()
+    return store.write(lambda c: settle(c, job, outcome, now=now, actor="worker", randomness=random.Random(0))).result()
+
+
+def begin_effect(store: Store, job: Job, key: str = "key", *, name: str = "push") -> tuple[Effect, bool]:
+    """Write an effect's intent under the job's claim, or find what is known of it."""
+    now = store.clock.now_ms()
+    what = {"key": key, "name": name, "arguments_digest": "digest", "arguments_json": '{"to": "main"}'}
+    return store.write(lambda c: effects.begin(c, job_id=job.id, claim_no=job.claim_no, **what, now=now)).result()
+
+
+class Gate:
+    """Keeps the record's writer busy with one operation, so that what is submitted meanwhile waits as one batch."""
+
+    def __init__(self, store: Store) -> None:
+        self._halt = Halt()
+        self.done = store.write(lambda _connection: self._halt.stand())
+        self._halt.wait_until_reached()
+
+    def open(self) -> None:
+        """Let the writer go on."""
+        self._halt.release()
 
 
 _migrated: list[bytes] = []
