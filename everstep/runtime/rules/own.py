@@ -1,0 +1,19 @@
+"""Everstep's own errors."""
+
+from __future__ import annotations
+
+from everstep import errors
+from everstep.runtime.rules.rule import CODE, INPUT, Rule
+
+OWN: dict[type[BaseException], Rule] = {
+    errors.VerificationFailed: Rule("review", "the verification did not pass"),
+    errors.NodeExited: CODE,
+    errors.EffectInterrupted: Rule("retry", "an effect was interrupted; the next attempt finds out what became of it"),
+    errors.ChangeRejected: Rule("failed", "a person rejected the change"),
+    errors.ModelUnavailable: Rule("review", "the model cannot be had on this machine"),
+    errors.StateNotSerializable: Rule("failed", "the state holds a value that cannot be stored"),
+    errors.PayloadInvalid: INPUT,
+    errors.SecretInPayload: INPUT,
+    errors.StoreUnavailable: Rule("retry", "the record could not be reached"),
+    errors.Cancelled: Rule("failed", "the job was cancelled"),
+}
