@@ -64,6 +64,13 @@ class StoreUrlInvalid(EverstepError):
     exit_code = EX_USAGE
 
 
+class StoreNotFound(EverstepError):
+    """There is no record at this place, and what was asked for does not make one."""
+
+    code = "store_not_found"
+    exit_code = EX_NOINPUT
+
+
 class StoreUnavailable(EverstepError):
     """The database file or its folder is missing, read-only, full or locked for too long."""
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
-from everstep.errors import EverstepError, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUrlInvalid
+from everstep.errors import EverstepError, StoreCorrupt, StoreNotFound, StoreTooNew, StoreUnavailable, StoreUrlInvalid
 
 HEAD = "0001"
 BUSY_TIMEOUT_S = 30.0
@@ -81,10 +81,15 @@ def _engine(path: Path, begin: str, pool: type[NullPool] | type[QueuePool]) -> E
     return engine
 
 
-def prepare(path: Path) -> None:
+def prepare(path: Path, *, create: bool = True) -> None:
     """Create or migrate the record at `path`; does nothing when it is up to date.
 
+    Args:
+        path: The file.
+        create: Whether to make a record where there is none.
+
     Raises:
+        StoreNotFound: There is none, and it may not be made.
         StoreUnavailable: The folder is missing, or the file cannot be opened or written.
         StoreCorrupt: The file is not a SQLite database, is damaged, or belongs to another program.
         StoreTooNew: A newer Everstep wrote it.
@@ -102,7 +107,15 @@ def prepare(path: Path) -> None:
                 next_step=f"name a file in it: --store sqlite:///{path / 'everstep.db'}",
                 path=str(path),
             )
-        if _version(path) != HEAD:
+        version = _version(path)
+        if version is None and not create:
+            raise StoreNotFound(
+                f"there is no record at {path}" + (", but another file" if path.exists() else ""),
+                next_step="name the right one with --store sqlite:///FILE or EVERSTEP_STORE;"
+                " everstep submit and everstep worker make a new one",
+                path=str(path),
+            )
+        if version != HEAD:
             with _migrating:  # Alembic keeps what it works on in module globals, so threads take turns
                 _migrate(path)
     except (sqlite3.Error, DBAPIError) as error:

@@ -56,21 +56,23 @@ class Store:
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="everstep-read")
 
     @classmethod
-    def open(cls, url: str = "sqlite:///everstep.db", *, clock: Clock | None = None) -> Store:
+    def open(cls, url: str = "sqlite:///everstep.db", *, create: bool = True, clock: Clock | None = None) -> Store:
         """Open a record; create or migrate it first if need be.
 
         Args:
             url: `sqlite:///FILE` (three slashes for a relative path, four for an absolute one).
+            create: Whether to make a record where there is none.
             clock: Where times come from; this machine's clock when omitted.
 
         Raises:
+            StoreNotFound: There is no record, and `create` is false.
             StoreUrlInvalid: The URL is of another kind.
             StoreUnavailable: The file cannot be opened or written.
             StoreCorrupt: It is no SQLite database, or damaged.
             StoreTooNew: A newer Everstep wrote it.
         """
         path = database.path_of(url).absolute()
-        database.prepare(path)
+        database.prepare(path, create=create)
         return cls(url, path, clock or SystemClock())
 
     def close(self) -> None:

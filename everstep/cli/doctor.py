@@ -72,10 +72,12 @@ def _record(store_url: str, config_path: Path) -> Iterator[Finding]:
 
     try:
         path = database.path_of(store_url)
-        if os.access(path.parent, os.W_OK | os.X_OK) and not path.exists():
-            yield Finding("record", "ok", f"{path} does not exist yet; the first command that needs it makes it")
+        makeable = os.access(path.parent, os.W_OK | os.X_OK)
+        if makeable and not path.exists():
+            detail = f"{path.absolute()} does not exist yet; everstep submit and everstep worker make it"
+            yield Finding("record", "ok", detail)
             return
-        with Store.open(store_url) as store:
+        with Store.open(store_url, create=not makeable) as store:  # where none can be made, the error tells why
             store.write(database.require_writable).result()
             yield from _inside(store, config_path)
     except EverstepError as error:

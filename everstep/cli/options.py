@@ -48,12 +48,18 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON t
 
 
 @contextmanager
-def opened(store_url: str) -> Generator[Store]:
-    """The record, opened for one command. What SQLite says of damage while it is used is an error of the catalogue."""
+def opened(store_url: str, *, create: bool = False) -> Generator[Store]:
+    """The record, opened for one command. What SQLite says of damage while it is used is an error of the catalogue.
+
+    Args:
+        store_url: Where it is.
+        create: Whether to make one where there is none; what only looks or answers must not, or a misspelled `--store`
+            would look like an empty record.
+    """
     from everstep.checkpoints import database
     from everstep.checkpoints.store import Store
 
-    with Store.open(store_url) as store:
+    with Store.open(store_url, create=create) as store:
         try:
             yield store
         except sqlite3.Error as error:

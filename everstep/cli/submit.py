@@ -65,7 +65,7 @@ def submit(
     payload.check_payload(value, allow_secret_keys=allow_secret_keys)  # before there is a record
     configuration = read_configuration(config_path)
     require_name(graph, list(configuration.graphs), configuration.path)
-    with opened(store_url) as store:
+    with opened(store_url, create=True) as store:
         job, created = store.enqueue(
             graph,
             value,

@@ -69,7 +69,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
             detail += f": {text(short_error(json.loads(job.error_json)), 160)}"
         click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
 
-    with opened(store_url) as store, redirect_stdout(sys.stderr if as_json else output):
+    with opened(store_url, create=True) as store, redirect_stdout(sys.stderr if as_json else output):
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
         running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell)
         if not as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sqlite3
 import threading
 from pathlib import Path
@@ -15,7 +16,14 @@ from alembic.migration import MigrationContext
 from everstep.checkpoints import database
 from everstep.checkpoints.schema import metadata
 from everstep.checkpoints.store import Store
-from everstep.errors import EverstepError, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUrlInvalid
+from everstep.errors import (
+    EverstepError,
+    StoreCorrupt,
+    StoreNotFound,
+    StoreTooNew,
+    StoreUnavailable,
+    StoreUrlInvalid,
+)
 from tests.support.record import in_processes, read_only_file, read_only_folder
 
 SAVER_TABLES = {"checkpoints", "writes"}
@@ -322,3 +330,13 @@ def test_every_refusal_can_be_explained(tmp_path: Path) -> None:
         assert refused.value.code != "everstep_error"
         assert refused.value.exit_code > 2
         assert refused.value.next_step
+
+
+def test_a_record_is_made_only_where_it_may_be(tmp_path: Path) -> None:
+    """With `create=False` a missing record is StoreNotFound, and no file appears; one that is there opens."""
+    record = tmp_path / "record.db"
+    with pytest.raises(StoreNotFound, match=re.escape(str(record))):
+        Store.open(url(record), create=False)
+    assert contents(tmp_path) == {}
+    Store.open(url(record)).close()
+    Store.open(url(record), create=False).close()

@@ -51,14 +51,20 @@ def with_damage(content: bytes, table: str) -> bytes:
 
 def every_command(job: str) -> list[tuple[str, ...]]:
     """Every command that opens the record."""
+    adding, _ = some_commands()
+    return [adding, ("worker", "--until-idle"), *commands_that_make_no_record(job)]
+
+
+def commands_that_make_no_record(job: str) -> list[tuple[str, ...]]:
+    """Every command that needs a record to be there."""
     return [
-        *some_commands(),
-        ("worker", "--until-idle"),
+        ("jobs",),
         ("show", job),
         ("history", job),
         ("retry", job),
         ("cancel", job),
         ("review",),
+        ("review", "list"),
         ("review", "show", job),
         ("review", "approve", job),
     ]
@@ -138,6 +144,37 @@ def test_a_record_that_lacks_a_table_is_told(sound: bytes, prepared: Prepared, f
     ran = folder.run("jobs")
     is_refused(ran, 65, "store_corrupt")
     assert "another program" in ran.err
+
+
+def test_a_misspelled_record_is_told_and_not_made(prepared: Prepared, tmp_path: Path) -> None:
+    """Where there is no record every command that only looks or answers exits 66 with its place; no file appears."""
+    folder = with_graphs(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    commands = commands_that_make_no_record(prepared.jobs["count"])
+    for ran in folder.all(*((*command, "--store", "sqlite:///everstepp.db") for command in commands)):
+        is_refused(ran, 66, "store_not_found")
+        assert str(tmp_path / "everstepp.db") in ran.err
+        assert "--store" in ran.err
+    as_json = folder.run("jobs", "--json")
+    assert (as_json.code, as_json.out, as_json.error["code"]) == (66, "", "store_not_found")
+    assert as_json.error["path"] == str(tmp_path / "everstep.db")
+    assert sorted(tmp_path.iterdir()) == before
+    folder.submit("count")
+    assert len(folder.json("jobs")) == 1
+
+
+def test_another_programs_database_is_not_taken_for_a_record(folder: Folder) -> None:
+    """A database without a record in it is left as it is by what only looks, `doctor` too; a worker makes one in it."""
+    database = folder.path / "everstep.db"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+    before = database.read_bytes()
+    jobs, doctor = folder.all(("jobs",), ("doctor",))
+    is_refused(jobs, 66, "store_not_found")
+    assert (doctor.code, "✗ record" in doctor.out) == (1, True)
+    assert database.read_bytes() == before
+    assert folder.run("worker", "--until-idle").code == 0
+    assert folder.json("jobs") == []
 
 
 def test_a_missing_folder_is_not_made(folder: Folder) -> None:

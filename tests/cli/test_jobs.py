@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from everstep.checkpoints.store import Store
 from tests.cli.conftest import STATUSES, Prepared
 from tests.cli.folder import TIME, Folder, is_refused, times
 
@@ -146,6 +147,7 @@ def test_no_text_is_too_odd_to_be_shown(encoding: str, prepared: Prepared) -> No
 
 def test_an_empty_record_is_an_empty_list(folder: Folder) -> None:
     """With no jobs and no reviews the lists are empty; what is said to people, with the record's name, is on stderr."""
+    Store.open(folder.url).close()
     jobs, found, reviews = folder.run("jobs"), folder.json("jobs"), folder.json("review")
     assert (jobs.code, jobs.out, found, reviews) == (0, "", [], [])
     assert str(folder.path / "everstep.db") in jobs.err

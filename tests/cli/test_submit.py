@@ -148,8 +148,9 @@ def test_numbers_out_of_range_are_wrong_usage(option: str, value: str, folder: F
 
 def test_the_installed_script_is_the_command(folder: Folder) -> None:
     """`everstep` beside the interpreter does what `python -m everstep` does."""
+    job = folder.enqueue("count")["count"]
     script = Path(sys.executable).with_name("everstep")
     ran = subprocess.run(
         [script, "jobs", "--json"], cwd=folder.path, env=environment(), capture_output=True, check=True
     )
-    assert json.loads(ran.stdout) == []
+    assert [listed["id"] for listed in json.loads(ran.stdout)] == [job]
