@@ -35,6 +35,7 @@ from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import is_surely_dead, worker_id
 from everstep.runtime.leg import Leg, service_version
 from everstep.runtime.settle import settle
+from everstep.runtime.unserved import Unserved
 
 logger = logging.getLogger("everstep.worker")
 
@@ -114,6 +115,7 @@ class Worker:
         self.lost_claims = 0
         self._store = store
         self._graphs = graphs if isinstance(graphs, GraphCatalogue) else GraphCatalogue.from_graphs(graphs)
+        self._unserved = Unserved(store, self._graphs)
         self._concurrency = concurrency
         self._lease_ms = int(lease * 1000)
         self._listener = listener
@@ -146,6 +148,8 @@ class Worker:
                     self._start(job)
                 if self._draining and not self._running:
                     return
+                if not claimed and not self._draining:
+                    await self._unserved.tell(at_once=until_idle)
                 if until_idle and not self._running and not claimed and await self._store.aread(self._is_idle):
                     return
                 await self._pause(POLL_S)
