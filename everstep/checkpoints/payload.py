@@ -1,4 +1,4 @@
-"""What must not enter the record: credentials in a job's input, found by their names and by unmistakable forms.
+"""What must not enter the record: inputs no job can start from, and credentials, found by name or unmistakable form.
 
 Passwords, cookies, sessions, payment data and keys are injected at run time, from the key store of the operating system
 or of the CI; the record holds at most the name under which to find them. This is a net against mistakes, not a scanner:
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from everstep.checkpoints.canonical import MAX_DEPTH, child_path
-from everstep.errors import SecretInPayload
+from everstep.errors import PayloadInvalid, SecretInPayload
 
 SECRET_NAMES = (
     "password", "passwords", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials",
@@ -89,11 +89,30 @@ _SECRET_REST = re.compile(
 """A credential with what hangs on to it: the body of a key, the signature of a token, the host of an address."""
 
 
-def check_payload(value: object, allow_secret_keys: bool = False) -> None:
-    """Refuse an input that seems to hold credentials.
+def check_input(value: object, allow_secret_keys: bool = False) -> None:
+    """Refuse an input that no job can start from, or that seems to hold credentials.
 
     Args:
         value: The input, as JSON values.
+        allow_secret_keys: As for `check_payload`.
+
+    Raises:
+        PayloadInvalid: It is null; to LangGraph `None` means to resume a thread.
+        SecretInPayload: As of `check_payload`.
+    """
+    if value is None:
+        raise PayloadInvalid(
+            "the input is null, which tells LangGraph to resume a thread; no job can start from it",
+            next_step="give what the graph starts with; for a graph that needs nothing: {}",
+        )
+    check_payload(value, allow_secret_keys)
+
+
+def check_payload(value: object, allow_secret_keys: bool = False) -> None:
+    """Refuse an input or an answer that seems to hold credentials.
+
+    Args:
+        value: The input or answer, as JSON values.
         allow_secret_keys: The caller has looked and takes the responsibility: nothing is refused.
 
     Raises:

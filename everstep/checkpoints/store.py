@@ -153,11 +153,11 @@ class Store:
             The job, and whether this call created it.
 
         Raises:
-            PayloadInvalid: The input has no exact JSON form, or a parameter is out of range.
+            PayloadInvalid: The input is None or has no exact JSON form, or a parameter is out of range.
             SecretInPayload: The input has a key that looks like a credential.
             KeyConflict: The key belongs to a job with another graph or input.
         """
-        payload.check_payload(input, allow_secret_keys=allow_secret_keys)
+        payload.check_input(input, allow_secret_keys=allow_secret_keys)
         digest = queue.same_payload(graph, input)
         _check_range("priority", priority, 0, 10)
         _check_range("max_attempts", max_attempts, 1, 1000)

@@ -62,7 +62,7 @@ def submit(
     value = read_input(given)
     if key is not None and not key.strip():
         raise PayloadInvalid("--key is empty", next_step="give a key, or leave the option out")
-    payload.check_payload(value, allow_secret_keys=allow_secret_keys)  # before there is a record
+    payload.check_input(value, allow_secret_keys=allow_secret_keys)  # before there is a record
     configuration = read_configuration(config_path)
     require_name(graph, list(configuration.graphs), configuration.path)
     with opened(store_url, create=True) as store:

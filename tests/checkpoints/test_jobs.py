@@ -86,6 +86,7 @@ def test_a_key_used_for_another_payload_shows_the_first_job(store: Store) -> Non
 @pytest.mark.parametrize(
     ("payload", "more"),
     [
+        (None, {}),
         ({"a": float("nan")}, {}),
         ({1: 2}, {}),
         ({"a": 2**60}, {}),
@@ -96,7 +97,7 @@ def test_a_key_used_for_another_payload_shows_the_first_job(store: Store) -> Non
     ],
 )
 def test_what_has_no_exact_form_or_range_is_refused(store: Store, payload: Any, more: dict[str, Any]) -> None:
-    """An input without an exact JSON form and a parameter out of range are refused before anything is stored."""
+    """No input, one without an exact JSON form and a parameter out of range are refused before anything is stored."""
     with pytest.raises(PayloadInvalid):
         store.enqueue("graph", payload, **more)
     assert store.jobs() == []

@@ -32,6 +32,8 @@ REFUSALS = {
     "nothing": Refusal("", ("--input is empty",)),
     "white space": Refusal(" \n", ("--input is empty",)),
     "nothing on standard input": Refusal("-", ("standard input is empty",)),
+    "null": Refusal("null", ("the input is null", "{}")),
+    "null on standard input": Refusal("-", ("the input is null",), given=b" null\n"),
     "not a number": Refusal('{"a": NaN}', ("NaN",)),
     "infinite": Refusal("[-Infinity]", ("-Infinity",)),
     "too large a fraction": Refusal('{"a": [1e999]}', ("$.a[0]", "inf")),
