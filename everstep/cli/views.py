@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -85,7 +85,11 @@ def effect_view(effect: Effect) -> dict[str, Any]:
 
 
 def review_view(review: Review, job_id: str) -> dict[str, Any]:
-    """A review, as `show --json` and `review --json` give it. `value` is what is asked."""
+    """A review, as `show --json` and `review --json` give it.
+
+    `value` is what is asked. `argument_digest` is its digest: of a question that `review()` asked the very one that is
+    in it, to which the answer is bound.
+    """
     from everstep.checkpoints.answers import choices
 
     answer = None
@@ -103,11 +107,17 @@ def review_view(review: Review, job_id: str) -> dict[str, Any]:
         "kind": review.kind,
         "status": review.status,
         "value": review.value,
-        "argument_digest": review.value_digest,
+        "argument_digest": _argument_digest(review),
         "choices": choices(review.kind, review.value),
         "answer": answer,
         "created_at": rfc3339(review.created_at),
     }
+
+
+def _argument_digest(review: Review) -> str:
+    value = review.value
+    own = cast("dict[str, Any]", value).get("argument_digest") if isinstance(value, dict) else None
+    return own if isinstance(own, str) else review.value_digest
 
 
 def next_action(job: Job, reviews: list[Review]) -> str:

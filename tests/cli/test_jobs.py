@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.store import Store
 from tests.cli.conftest import STATUSES, Prepared
 from tests.cli.folder import TIME, Folder, is_refused, times
@@ -151,6 +152,16 @@ def test_an_empty_record_is_an_empty_list(folder: Folder) -> None:
     jobs, found, reviews = folder.run("jobs"), folder.json("jobs"), folder.json("review")
     assert (jobs.code, jobs.out, found, reviews) == (0, "", [], [])
     assert str(folder.path / "everstep.db") in jobs.err
+
+
+def test_a_review_has_one_digest_of_what_it_asks(prepared: Prepared) -> None:
+    """Of a question of `review()` it is the one the answer is bound to; of anything else, of what is asked."""
+    asked = {review["job"]: review for review in prepared.folder.json("review")}
+    tool, plain = asked[prepared.jobs["tool"]], asked[prepared.jobs["ask"]]
+    assert tool["argument_digest"] == tool["value"]["argument_digest"]
+    bound = {name: tool["value"][name] for name in ("action_requests", "review_configs")}
+    assert tool["argument_digest"] == digest(bound)
+    assert plain["argument_digest"] == digest(plain["value"])
 
 
 def test_show_tells_everything_of_a_job(prepared: Prepared) -> None:
