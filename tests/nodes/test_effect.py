@@ -6,7 +6,7 @@ import asyncio
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -25,42 +25,10 @@ from everstep import EffectRejected, effect, effect_key
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
-from tests.support.jobs import Log, beside, chain, run, work
-from tests.support.record import fresh
+from tests.support.jobs import Log, beside, chain, result, run, work
+from tests.support.outside import Once
 
 PATIENCE = 20.0
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, ManualClock()) as store:
-        yield store
-
-
-@pytest.fixture
-def world() -> list[Any]:
-    """What was done, which no checkpoint can undo."""
-    return []
-
-
-class Once:
-    """Raises its error the first time, or the first few times, it is called."""
-
-    def __init__(self, error: BaseException, times: int = 1) -> None:
-        self.error, self.left = error, times
-
-    def __call__(self) -> None:
-        if self.left:
-            self.left -= 1
-            raise self.error
-
-
-def result(job: Job) -> list[Any]:
-    """The log a job ended with."""
-    assert job.status == "done", f"{job.status}: {job.error_json}"
-    return json.loads(job.result_json or "")["log"]
 
 
 def states(store: Store, job: Job) -> list[tuple[str, str, int]]:
@@ -92,7 +60,7 @@ def test_a_confirmed_effect_is_not_called_on_replay(store: Store, world: list[An
         return {"log": [done]}
 
     job = run(store, chain(node))
-    assert result(job) == [{"done": "a", "number": 1}]
+    assert result(store, job) == [{"done": "a", "number": 1}]
     assert world == ["a"]
     assert job.attempts == 2
     assert states(store, job) == [("world.act", "confirmed", 1)]
@@ -137,7 +105,7 @@ def test_a_nodes_retry_policy_runs_its_body_again_without_its_effects(store: Sto
 
     policy = RetryPolicy(max_attempts=5, initial_interval=0.0, jitter=False, retry_on=Exception)
     job = run(store, chain(node, node_options={"retry_policy": policy}))
-    assert result(job) == ["a", "a", "rejected once"]
+    assert result(store, job) == ["a", "a", "rejected once"]
     assert world == ["a", "a", "rejected once"]
     assert job.attempts == 1
     assert [calls for _, _, calls in states(store, job)] == [1, 1, 2]
@@ -163,7 +131,7 @@ def test_equal_calls_in_a_loop_are_each_done_once(store: Store, world: list[Any]
     builder.add_edge(START, "node")
     builder.add_conditional_edges("node", lambda state: "node" if len(state["log"]) < 6 else "__end__")
     job = run(store, builder.compile())
-    assert result(job) == [1, 2, 3, 4, 5, 6]
+    assert result(store, job) == [1, 2, 3, 4, 5, 6]
     assert len(world) == 6
 
 
@@ -191,7 +159,7 @@ def test_equal_calls_in_parallel_branches_are_each_done_once(store: Store, world
     builder.add_node("sent", branch)
     builder.add_conditional_edges("left", lambda _state: [Send("sent", {}), Send("sent", {})], ["sent"])
     job = run(store, builder.compile())
-    assert result(job) == ["same"] * 4
+    assert result(store, job) == ["same"] * 4
     assert world == ["same"] * 4
     assert {state for _, state, _ in states(store, job)} == {"confirmed"}
 
@@ -223,7 +191,7 @@ def test_async_effects_in_async_nodes(store: Store, world: list[Any]) -> None:
         return {"log": [first, *gathered, last]}
 
     job = run(store, chain(node))
-    assert result(job) == ["a", "b", "c", "b", "d"]
+    assert result(store, job) == ["a", "b", "c", "b", "d"]
     assert sorted(world) == ["a", "b", "b", "c", "d"]
 
 
@@ -239,7 +207,7 @@ def test_an_object_with_an_async_call_is_an_async_effect(store: Store, world: li
     async def node(_state: Log) -> Log:
         return {"log": [await act("a")]}
 
-    assert result(run(store, chain(node))) == ["a"]
+    assert result(store, run(store, chain(node))) == ["a"]
     assert world == ["a"]
 
 
@@ -262,7 +230,7 @@ def test_threads_inside_a_node_carry_the_attempt_with_their_context(store: Store
         return {"log": log}
 
     job = run(store, chain(node))
-    assert result(job) == ["a", "b", "c", "a"]
+    assert result(store, job) == ["a", "b", "c", "a"]
     assert sorted(world) == ["a", "a", "b", "c"]
     assert {state for _, state, _ in states(store, job)} == {"confirmed"}
 
@@ -282,7 +250,7 @@ def test_a_thread_without_the_context_is_warned_of(
             return {"log": [pool.submit(act, "a").result()]}
 
     job = run(store, chain(node))
-    assert result(job) == ["a"]
+    assert result(store, job) == ["a"]
     assert store.effects(job) == []
     (record,) = [record for record in caplog.records if record.name == "everstep.effect"]
     assert "world.act" in record.getMessage()
@@ -307,7 +275,7 @@ def test_an_effect_can_be_a_node(store: Store, world: list[Any]) -> None:
         return {"log": []}
 
     job = run(store, chain(node, after))
-    assert result(job) == ["done"]
+    assert result(store, job) == ["done"]
     assert world == [0]
     assert "config" not in json.loads(only(store, job).arguments_json)
 
@@ -327,7 +295,7 @@ def test_a_question_inside_an_effect(store: Store, world: list[Any]) -> None:
     assert only(store, job).state == "rejected"
     store.answer(store.reviews()[0].public_id, "respond", value="yes")
     work(store, graph)
-    assert result(store.job(job.public_id)) == ["yes"]
+    assert result(store, job) == ["yes"]
     assert world == ["yes"]
 
 
@@ -350,7 +318,7 @@ def test_how_the_arguments_are_passed_does_not_matter(store: Store, world: list[
         fail()
         return {"log": log}
 
-    assert result(run(store, chain(node))) == ["main"]
+    assert result(store, run(store, chain(node))) == ["main"]
     assert len(world) == 1
 
 
@@ -394,7 +362,7 @@ def test_arguments_of_many_kinds_are_the_same_in_a_replay(store: Store, world: l
         fail()
         return {"log": ["end"]}
 
-    assert result(run(store, chain(node))) == ["end"]
+    assert result(store, run(store, chain(node))) == ["end"]
     assert world == [argument]
 
 
@@ -442,7 +410,7 @@ def test_a_business_key_stands_for_the_arguments(store: Store, world: list[Any])
         return {"log": [send(1, object()), send(1, object()), send(2, object()), hello("a"), hello("b")]}
 
     job = run(store, chain(node, node))
-    assert result(job) == ["sent 1", "sent 1", "sent 2", "a", "a"] * 2
+    assert result(store, job) == ["sent 1", "sent 1", "sent 2", "a", "a"] * 2
     assert world == [1, 2, "a"]
     again, _ = store.enqueue("graph", {"log": ["another job"]})
     work(store, chain(node, node))
@@ -494,7 +462,7 @@ def test_one_business_key_at_the_same_time_is_one_call(store: Store, world: list
             return {"log": [await paying]}
 
     job = run(store, beside(node, late))
-    assert result(job) == ["result 1", "result 1"]
+    assert result(store, job) == ["result 1", "result 1"]
     assert states(store, job) == [("pay", "confirmed", 1)]
 
 
@@ -507,7 +475,7 @@ def test_arguments_with_the_names_of_injected_ones_count(store: Store, world: li
         return config["colour"]
 
     job = run(store, chain(lambda _s: {"log": [set_up("a", {"colour": "red"}), set_up("a", {"colour": "blue"})]}))
-    assert result(job) == ["red", "blue"]
+    assert result(store, job) == ["red", "blue"]
     assert [json.loads(found.arguments_json) for found in store.effects(job)] == [
         {"store": "a", "config": {"colour": colour}} for colour in ("red", "blue")
     ]
@@ -554,7 +522,7 @@ def test_arguments_too_long_to_read_are_shortened(store: Store) -> None:
         return len(text)
 
     job = run(store, chain(lambda _s: {"log": [act("x" * 1_000_000)]}))
-    assert result(job) == [1_000_000]
+    assert result(store, job) == [1_000_000]
     assert len(only(store, job).arguments_json) < 10_000
 
 
@@ -614,7 +582,7 @@ def test_an_ambiguous_error_is_settled_by_the_probe(
 
     job = run(store, chain(node))
     assert world == ["a"]
-    assert result(job) == ["found a" if happened else "did a"]
+    assert result(store, job) == ["found a" if happened else "did a"]
     assert job.attempts == (1 if happened else 2)
     assert only(store, job).settled_by == ("probe" if happened else "call")
 
@@ -632,7 +600,7 @@ def test_a_sync_effect_with_an_async_probe_on_the_event_loop(store: Store, world
     async def node(_state: Log) -> Log:
         return {"log": [act("a")]}
 
-    assert result(run(store, chain(node))) == ["found a"]
+    assert result(store, run(store, chain(node))) == ["found a"]
 
 
 @pytest.mark.parametrize("swallow", [True, False])
@@ -661,7 +629,7 @@ def test_a_probe_that_fails_leaves_the_effect_open_and_looks_again(
             raise
 
     job = run(store, chain(node, lambda state: {"log": [f"after {state['log'][0]}"]}))
-    assert result(job) == ["found a", "after found a"]
+    assert result(store, job) == ["found a", "after found a"]
     assert world == ["a"]
     assert job.attempts == 3
     assert only(store, job).settled_by == "probe"
@@ -679,7 +647,7 @@ def test_a_provider_that_honours_keys_is_called_again_with_the_same_key(store: S
         return amount
 
     job = run(store, chain(lambda _s: {"log": [pay(7)]}))
-    assert result(job) == [7]
+    assert result(store, job) == [7]
     assert len(world) == 2
     assert set(world) == {only(store, job).key}
     assert "idempotency_key" not in json.loads(only(store, job).arguments_json)
@@ -707,7 +675,7 @@ def test_a_node_that_tries_an_idempotent_effect_again_itself_makes_no_second_one
         return {"log": ["gave up"]}
 
     job = run(store, chain(node))
-    assert result(job) == [7]
+    assert result(store, job) == [7]
     assert len(set(world)) == 1
     assert states(store, job) == [("pay", "confirmed", 2)]
 
@@ -726,7 +694,7 @@ def test_an_effect_that_was_rejected_may_be_caught(store: Store, world: list[Any
             return {"log": [error.message]}
 
     job = run(store, chain(node))
-    assert result(job) == ["the account is closed"]
+    assert result(store, job) == ["the account is closed"]
     assert (only(store, job).state, only(store, job).settled_by) == ("rejected", "call")
 
 
@@ -750,7 +718,7 @@ def test_an_effect_that_surely_did_not_happen_is_called_again(store: Store, worl
         store.answer(store.reviews()[0].public_id, "approve")
         work(store, graph)
     job = store.job(job.public_id)
-    assert result(job) == ["done"]
+    assert result(store, job) == ["done"]
     assert world == [1]
     assert only(store, job).calls == 2
 
@@ -790,7 +758,7 @@ def test_a_person_says_that_it_happened(store: Store, world: list[Any], value: A
     job = run(store, graph)
     store.answer(store.reviews()[0].public_id, "approve", value=value)
     work(store, graph)
-    (got,) = result(store.job(job.public_id))
+    (got,) = result(store, job)
     assert got == value
     assert type(got) is type(value)
     assert world == ["a"]
@@ -804,7 +772,7 @@ def test_a_person_says_that_it_did_not_happen(store: Store, world: list[Any]) ->
     job = run(store, graph)
     store.answer(store.reviews()[0].public_id, "reject", reason="I looked")
     work(store, graph)
-    assert result(store.job(job.public_id)) == ["did a"]
+    assert result(store, job) == ["did a"]
     assert world == ["a", "a"]
     assert only(store, job).calls == 2
 
@@ -821,7 +789,7 @@ def test_several_unknown_effects_are_each_asked_and_answered(store: Store, world
         store.answer(reviews[0].public_id, "approve" if happened else "reject", value="seen" if happened else None)
         work(store, graph)
     assert answers == 2
-    assert result(store.job(job.public_id)) == ["seen", "did two"]
+    assert result(store, job) == ["seen", "did two"]
     assert sorted(world) == ["one", "two", "two"]
 
 
@@ -863,7 +831,7 @@ def test_a_graph_that_swallows_everything_does_not_go_on_past_an_unknown_effect(
         store.answer(store.reviews()[0].public_id, "approve", value="did a")
         work(store, graph)
     job = store.job(job.public_id)
-    assert result(job) == ["did a", *(["did b"] if again == "twice" else []), "end"]
+    assert result(store, job) == ["did a", *(["did b"] if again == "twice" else []), "end"]
     assert later == ["did a"]
     assert {found.state for found in store.effects(job)} == {"confirmed"}
 
@@ -906,7 +874,7 @@ def test_a_result_that_cannot_be_stored_makes_the_effect_unknown(store: Store, w
     assert job.status == "review"
     store.answer(store.reviews()[0].public_id, "approve", value="ref")
     work(store, graph)
-    assert result(store.job(job.public_id)) == ["ref"]
+    assert result(store, job) == ["ref"]
     assert world == [1]
 
 
@@ -938,7 +906,7 @@ def test_a_leg_that_failed_waits_for_the_effects_beside_it(
         beats.append(f"{event} {len(world)}")
 
     job = run(store, beside(lambda _s: {"log": [slow()]}, failing), listener=listener)
-    assert result(job) == ["done", "other"]
+    assert result(store, job) == ["done", "other"]
     assert world == [1]
     assert beats == ["claimed 0", "retry 1", "claimed 1", "done 1"]
     assert states(store, job) == [("slow", "confirmed", 1)]
@@ -969,7 +937,7 @@ def test_an_async_effect_that_was_cut_off_is_not_called_blindly(store: Store, wo
     assert world == [1]
     store.answer(store.reviews()[0].public_id, "approve", value="done")
     work(store, graph)
-    assert result(store.job(job.public_id)) == ["done", "other"]
+    assert result(store, job) == ["done", "other"]
     assert world == [1]
 
 

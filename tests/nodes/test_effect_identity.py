@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy, interrupt
 
 from everstep import effect
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from tests.support.jobs import PATIENCE, Log, beside, chain, run, work
-from tests.support.record import fresh
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, ManualClock()) as store:
-        yield store
 
 
 def test_an_answer_given_while_the_job_runs_repeats_no_effect(store: Store) -> None:

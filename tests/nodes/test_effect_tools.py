@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -20,34 +19,8 @@ from pydantic import BaseModel
 from everstep import EffectRejected, effect, effect_key
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from tests.support.jobs import work
-from tests.support.record import fresh
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, ManualClock()) as store:
-        yield store
-
-
-@pytest.fixture
-def world() -> list[Any]:
-    """What the tools did."""
-    return []
-
-
-class Once:
-    """Raises its error the first time it is called."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error: BaseException | None = error
-
-    def __call__(self) -> None:
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error
+from tests.support.outside import Once
 
 
 class State(TypedDict):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,19 +13,10 @@ from langgraph.types import Command
 from everstep import Decision, review
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from everstep.errors import ReviewAnswerInvalid
 from tests.support.jobs import Log, beside, chain, run, work
-from tests.support.record import fresh
 
 FILES = {"paths": ["/a", "/b"]}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, ManualClock()) as store:
-        yield store
 
 
 def asking(**more: Any) -> Any:

@@ -6,27 +6,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from everstep import verify
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from everstep.errors import VerificationFailed
 from everstep.nodes.verify import OUTPUT_BYTES
 from tests.support.jobs import chain, run
-from tests.support.record import fresh
 
 PYTHON = sys.executable
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A record."""
-    with fresh(tmp_path, ManualClock()) as store:
-        yield store
 
 
 def python(code: str) -> str:

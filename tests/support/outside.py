@@ -1,4 +1,4 @@
-"""The outside world of the test graphs: a file each job appends to, which no checkpoint can undo."""
+"""The outside world of the test graphs: a file each job appends to, which no checkpoint can undo; and its failures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ import os
 from pathlib import Path
 
 from everstep import effect
+
+
+class Once:
+    """Raises its error the first time, or the first few times, it is called."""
+
+    def __init__(self, error: BaseException, times: int = 1) -> None:
+        self.error, self.left = error, times
+
+    def __call__(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise self.error
 
 
 def happened(world: str) -> list[str]:
