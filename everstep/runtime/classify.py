@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sqlite3
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.error import URLError
@@ -214,18 +214,23 @@ def _is_untrusted(error: BaseException) -> bool:
 
 
 def _by_status(error: BaseException) -> Found | None:
-    response = read(error, "response")
-    candidates = [read(error, name) for name in ("status_code", "status", "http_status", "code")]
-    candidates += [read(response, name) for name in ("status_code", "status")]
-    if isinstance(response, Mapping):
-        metadata: Any = cast(Mapping[str, Any], response).get("ResponseMetadata")
-        candidates.append(
-            cast(Mapping[str, Any], metadata).get("HTTPStatusCode") if isinstance(metadata, Mapping) else None
-        )
-    for status in candidates:
+    for status in _statuses(error):
         if isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599:
             return Found(f"status {int(status)}", status_rule(int(status)), error)
     return None
+
+
+def _statuses(error: BaseException) -> Iterator[Any]:
+    """What may be an HTTP status, where clients keep it."""
+    response = read(error, "response")
+    for name in ("status_code", "status", "http_status"):
+        yield read(error, name)
+    for name in ("status_code", "status"):
+        yield read(response, name)
+    if isinstance(response, Mapping):
+        metadata: Any = cast(Mapping[str, Any], response).get("ResponseMetadata")
+        yield cast(Mapping[str, Any], metadata).get("HTTPStatusCode") if isinstance(metadata, Mapping) else None
+    yield read(error, "code")
 
 
 def _by_number(error: BaseException) -> Found | None:

@@ -2,7 +2,9 @@
 
 "Connection refused" proves that nothing was sent only if it was the first try. Clients that retry by themselves leave
 traces of it: a counter in the request's headers, in the response's metadata, or in the variables of the function that
-retried, which the exception's traceback still holds. Nothing found is no proof.
+retried, which the exception's traceback still holds. Nothing found is no proof. Nor is any status of gRPC: its channels
+retry by themselves, and UNAVAILABLE is also what a broken connection looks like
+(https://grpc.io/docs/guides/status-codes).
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ def _tries(error: BaseException) -> Iterator[bool]:
     history = read(read(read(response, "raw"), "retries"), "history")
     if isinstance(history, tuple):
         yield len(cast(tuple[Any, ...], history)) > 0
+    if type(error).__module__.startswith("google.api_core") and not isinstance(read(response, "status_code"), int):
+        yield True
     for link in chain_of(error):
         yield from _tries_in_frames(link)
 
@@ -64,6 +68,10 @@ def _tries_in_frames(error: BaseException) -> Iterator[bool]:
         elif module.startswith("google.api_core.retry"):
             if isinstance(names.get("error_list"), list):
                 yield len(names["error_list"]) > 1
+        elif module == "google.genai._api_client" and frame.f_code.co_name == "_async_request_once":
+            options = read(read(names.get("self"), "_http_options"), "retry_options")
+            if options is None and type(error).__module__.startswith("aiohttp"):
+                yield True  # over aiohttp it tries twice unless it is told how often
         elif module.startswith("tenacity"):
             number = read(names.get("retry_state"), "attempt_number")
             if isinstance(number, int) and (number > 1 or from_genai):

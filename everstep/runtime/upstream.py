@@ -47,9 +47,12 @@ def _addresses(error: BaseException) -> Iterator[Any]:
     pool = read(error, "pool")  # urllib3
     if pool is not None and isinstance(read(pool, "host"), str):
         yield f"{read(pool, 'scheme')}://{read(pool, 'host')}:{read(pool, 'port')}"
-    for frame in frames_of(error):  # botocore's error answers name no address; its client does
-        if frame.f_globals.get("__name__") == "botocore.client" and frame.f_code.co_name == "_make_api_call":
+    for frame in frames_of(error):  # botocore's error answers and aiohttp's lost connections name no address
+        module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if module == "botocore.client" and function == "_make_api_call":
             yield read(read(frame.f_locals.get("self"), "meta"), "endpoint_url")
+        elif module == "aiohttp.client" and function == "_request":
+            yield frame.f_locals.get("url")
     yield read(error, "url")
 
 

@@ -46,4 +46,5 @@ AGENTS: dict[str, dict[str, Rule]] = {
         "EmptyInputError": INPUT,
         "UnknownInterruptError": Rule("review", "the answer fits no question that is still open"),
     },
+    "langgraph_sdk.errors": {"APITimeoutError": WRAPPED_TIMEOUT, "APIConnectionError": WRAPPED_LOSS},
 }

@@ -1,8 +1,7 @@
 """Google's libraries: google-api-core (the cloud clients), google-auth and google-genai.
 
-The cloud clients speak gRPC or REST and raise the same types. gRPC's UNAVAILABLE, RESOURCE_EXHAUSTED and CANCELLED do
-not prove that nothing was done, unlike HTTP's 503 and 429 (https://grpc.io/docs/guides/status-codes), so these types
-claim nothing. google-genai's errors carry the HTTP status, which decides.
+The cloud clients raise the same types over REST and gRPC, with the HTTP status that corresponds, which decides where no
+type is named here. google-genai's errors carry the HTTP status too.
 """
 
 from __future__ import annotations
@@ -19,10 +18,6 @@ from everstep.runtime.rules.rule import (
 
 GOOGLE: dict[str, dict[str, Rule]] = {
     "google.api_core.exceptions": {
-        "ServiceUnavailable": Rule(
-            "retry", "the service is unavailable; the request may have arrived", outage="service_unavailable"
-        ),
-        "ResourceExhausted": Rule("retry", "the service is out of a resource or quota", outage="rate_limited"),
         "DeadlineExceeded": TIMED_OUT,
         "Aborted": ABORTED,
         "AlreadyExists": CONFLICT,

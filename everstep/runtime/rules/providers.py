@@ -27,7 +27,6 @@ PROVIDERS: dict[str, dict[str, Rule]] = {
         "LengthFinishReasonError": Rule("review", "the model's answer was cut off at its length limit"),
         "ContentFilterFinishReasonError": REFUSAL,
         "OAuthError": NO_CREDENTIALS,
-        "SubjectTokenProviderError": NO_CREDENTIALS,
         "WebSocketConnectionClosedError": LOST,
         "WebSocketQueueFullError": CODE,
     },
