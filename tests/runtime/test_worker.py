@@ -240,16 +240,23 @@ def test_a_job_that_kills_its_workers_fails_and_the_others_are_done(shared: Stor
 # ---- leases
 
 
+def standing(halt: Halt, bodies: list[int], said: str = "done") -> Any:
+    """A node that counts how often its body runs, and stands until it may go on."""
+
+    def body(_state: Log) -> Log:
+        bodies.append(1)
+        halt.stand()
+        return {"log": [said]}
+
+    return body
+
+
 @pytest.mark.parametrize("kind", ["a thread", "the event loop"])
 def test_a_node_that_blocks_longer_than_its_lease_keeps_its_claim(shared: Store, kind: str) -> None:
     """A node that blocks its thread, or even the whole event loop, is not taken for dead: its lease is renewed."""
     halt = Halt()
     bodies: list[int] = []
-
-    def block(_state: Log) -> Log:
-        bodies.append(1)
-        halt.stand()
-        return {"log": ["done"]}
+    block = standing(halt, bodies)
 
     async def block_the_loop(state: Log) -> Log:
         return block(state)
@@ -271,11 +278,7 @@ def test_a_worker_whose_clock_jumps_does_not_take_over_from_itself(store: Store,
     """If time jumps over the lease, as after a sleep, the worker goes on with what it runs and renews it."""
     halt = Halt()
     bodies: list[int] = []
-
-    def block(_state: Log) -> Log:
-        bodies.append(1)
-        halt.stand()
-        return {"log": ["done"]}
+    block = standing(halt, bodies)
 
     job, _ = store.enqueue("graph", {"log": []})
     with InThread(store, chain(block), lease=30.0):
@@ -569,15 +572,9 @@ def test_a_job_that_could_not_be_settled_is_taken_up_again(store: Store, clock: 
     logging.getLogger("everstep.worker").addHandler(notice)
     halt = Halt()
     bodies: list[int] = []
-
-    def node(_state: Log) -> Log:
-        bodies.append(1)
-        halt.stand()
-        return {"log": ["x" * 100_000]}
-
     job, _ = store.enqueue("graph", {"log": []})
     try:
-        with InThread(store, chain(node), lease=0.3):
+        with InThread(store, chain(standing(halt, bodies, "x" * 100_000)), lease=0.3):
             halt.wait_until_reached()
             fill_the_disk(store)
             halt.release()
