@@ -297,3 +297,13 @@ class ModelUnavailable(EverstepError):
 
     code = "model_unavailable"
     exit_code = EX_CONFIG
+
+
+# ---- asking what an error means
+
+
+class ExceptionTypeInvalid(EverstepError):
+    """The name given is no exception type, or its module cannot be imported."""
+
+    code = "exception_type_invalid"
+    exit_code = EX_USAGE

@@ -56,7 +56,7 @@ def everstep(context: click.Context) -> None:
 
 
 def _register() -> None:
-    from everstep.cli import demo, doctor, jobs, review, submit, worker
+    from everstep.cli import classify, demo, doctor, jobs, review, submit, worker
 
     commands: tuple[click.Command, ...] = (
         submit.submit,
@@ -67,6 +67,7 @@ def _register() -> None:
         review.review,
         jobs.retry,
         jobs.cancel,
+        classify.classify,
         doctor.doctor,
         demo.demo,
     )

@@ -25,7 +25,21 @@ def delay_ms(attempt: int, retry_after_ms: int | None, randomness: random.Random
     Raises:
         ValueError: `attempt` is negative.
     """
+    least, most = bounds_ms(attempt, retry_after_ms)
+    return least + randomness.randint(0, most - least)
+
+
+def bounds_ms(attempt: int, retry_after_ms: int | None) -> tuple[int, int]:
+    """The least and the most that `delay_ms` can give, in milliseconds.
+
+    Args:
+        attempt: How many attempts failed before this one.
+        retry_after_ms: What the service asked for, in milliseconds; None when it asked for nothing.
+
+    Raises:
+        ValueError: `attempt` is negative.
+    """
     if attempt < 0:
         raise ValueError(f"attempt counts from 0, not {attempt}")
     wait = max(min(BASE_MS << min(attempt, 32), CAP_MS), retry_after_ms or 0)
-    return wait + randomness.randint(0, int(wait * JITTER))
+    return wait, wait + int(wait * JITTER)

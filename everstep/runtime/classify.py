@@ -36,7 +36,17 @@ from everstep.runtime.rules import python
 from everstep.runtime.rules.codes import CODES, CODES_WITHOUT_STATUS, rule_by_code
 from everstep.runtime.rules.loaded import loaded_library_rules
 from everstep.runtime.rules.own import OWN
-from everstep.runtime.rules.rule import DATABASE, INVALID_ANSWER, REFUSED, UNKNOWN, UNSURE, UNTRUSTED, Kind, Rule
+from everstep.runtime.rules.rule import (
+    DATABASE,
+    FAILING,
+    INVALID_ANSWER,
+    REFUSED,
+    UNKNOWN,
+    UNSURE,
+    UNTRUSTED,
+    Kind,
+    Rule,
+)
 from everstep.runtime.rules.rule import Symptom as Symptom
 from everstep.runtime.rules.status import status_rule
 from everstep.runtime.upstream import service_of
@@ -193,7 +203,10 @@ def _by_library(error: BaseException, causes: int) -> Found | None:
             return _by_number(read(error, "orig")) or Found(name, UNKNOWN, error)
         if rule is REFUSED and _is_untrusted(error):
             return Found(name, UNTRUSTED, error)
-        return (_by_wrapped_cause(error, name, causes) if rule.wraps else None) or Found(name, rule, error)
+        better = _by_wrapped_cause(error, name, causes) if rule.wraps else None
+        if rule is FAILING:
+            better = _by_status(error)
+        return better or Found(name, rule, error)
     return None
 
 
@@ -240,8 +253,9 @@ def _by_number(error: BaseException) -> Found | None:
             return Found(f"sqlite {read(error, 'sqlite_errorname') or code}", DATABASE, error)
     if isinstance(error, OSError) and error.errno in python.TRANSIENT_ERRNOS:
         return Found(f"errno {error.errno}", python.TRANSIENT, error)
-    if isinstance(error, URLError) and isinstance(error.reason, BaseException):
-        return _rule(error.reason, 0)
+    reason = read(error, "reason") if isinstance(error, URLError) else None
+    if isinstance(reason, BaseException):
+        return _rule(reason, 0)
     return None
 
 

@@ -17,6 +17,7 @@ from everstep.runtime.attributes import chain_of, frames_of, libraries_of, read
 RETRY_BY_THEMSELVES = frozenset({"openai", "anthropic", "botocore", "google", "requests", "urllib3"})
 """Packages whose errors prove something only with proof that it was the first try."""
 
+_TRIED_TWICE_BY_AIOHTTP = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 _COUNTER = "x-stainless-retry-count"
 
 
@@ -29,7 +30,18 @@ def may_have_tried_before(error: BaseException) -> bool:
     found = set(_tries(error))
     if True in found:
         return True
-    return False not in found and not RETRY_BY_THEMSELVES.isdisjoint(libraries_of(error))
+    return False not in found and retries_by_itself(error)
+
+
+def is_from_grpc(error: BaseException) -> bool:
+    """Whether the status of a Google error came over gRPC, and so proves nothing."""
+    over_http = isinstance(read(read(error, "response"), "status_code"), int)
+    return type(error).__module__.startswith("google.api_core") and not over_http
+
+
+def retries_by_itself(error: BaseException) -> bool:
+    """Whether the exception is of a package whose clients retry by themselves unless told otherwise."""
+    return not RETRY_BY_THEMSELVES.isdisjoint(libraries_of(error))
 
 
 def _tries(error: BaseException) -> Iterator[bool]:
@@ -47,7 +59,7 @@ def _tries(error: BaseException) -> Iterator[bool]:
     history = read(read(read(response, "raw"), "retries"), "history")
     if isinstance(history, tuple):
         yield len(cast(tuple[Any, ...], history)) > 0
-    if type(error).__module__.startswith("google.api_core") and not isinstance(read(response, "status_code"), int):
+    if is_from_grpc(error):
         yield True
     for link in chain_of(error):
         yield from _tries_in_frames(link)
@@ -68,6 +80,10 @@ def _tries_in_frames(error: BaseException) -> Iterator[bool]:
         elif module.startswith("google.api_core.retry"):
             if isinstance(names.get("error_list"), list):
                 yield len(names["error_list"]) > 1
+        elif module == "aiohttp.client" and frame.f_code.co_name == "_request":
+            idempotent = str(names.get("method")).upper() in _TRIED_TWICE_BY_AIOHTTP
+            if idempotent and names.get("retry_persistent_connection") is False:
+                yield True
         elif module == "google.genai._api_client" and frame.f_code.co_name == "_async_request_once":
             options = read(read(names.get("self"), "_http_options"), "retry_options")
             if options is None and type(error).__module__.startswith("aiohttp"):

@@ -27,6 +27,7 @@ COMMANDS = [
     ("review", "reject"),
     ("retry",),
     ("cancel",),
+    ("classify",),
     ("doctor",),
     ("demo",),
 ]

@@ -58,6 +58,9 @@ class Service:
             def do_POST(self) -> None:
                 outer._take(self)
 
+            def do_PUT(self) -> None:
+                outer._take(self)
+
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import anthropic
 import httpx
+import openai
 import pytest
 import requests
 import sqlalchemy
@@ -19,6 +21,7 @@ import tenacity
 from google.api_core import exceptions as google_exceptions
 from google.api_core.retry import Retry
 from google.rpc.error_details_pb2 import ErrorInfo
+from langchain_core.exceptions import ModelAPIError, ModelConnectionError
 from requests.adapters import HTTPAdapter
 from sqlalchemy import exc
 from urllib3.util import Retry as Urllib3Retry
@@ -117,6 +120,11 @@ async def _with_async_tenacity(url: str) -> None:
     await ask()
 
 
+async def _put_with_aiohttp(url: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        await session.put(url)
+
+
 def _with_an_adapter_that_retries(url: str) -> None:
     session = requests.Session()
     session.mount("http://", HTTPAdapter(max_retries=Urllib3Retry(1, allowed_methods=None, backoff_factor=0)))
@@ -138,11 +146,12 @@ def _with_googles_retry(url: str) -> None:
     [
         _with_tenacity,
         lambda url: asyncio.run(_with_async_tenacity(url)),
+        lambda url: asyncio.run(_put_with_aiohttp(url)),
         _with_an_adapter_that_retries,
         _with_googles_retry,
         RETRYING["botocore"],
     ],
-    ids=["tenacity", "tenacity async", "urllib3", "google-api-core", "botocore"],
+    ids=["tenacity", "tenacity async", "aiohttp", "urllib3", "google-api-core", "botocore"],
 )
 def test_refused_after_an_earlier_try_proves_nothing(client: Callable[[str], None]) -> None:
     """The first request arrived and its connection was lost, the second was refused: it may have been done."""
@@ -196,9 +205,6 @@ def test_a_code_in_the_answer_says_more_than_its_status(
 
 def test_an_error_in_the_middle_of_a_stream() -> None:
     """Answers that begin well and end with an error event are told apart by its code, and have surely arrived."""
-    import anthropic
-    import openai
-
     request = httpx.Request("POST", "https://api.example.com/v1")
     stopped = openai.APIError("stopped", request, body={"code": "rate_limit_exceeded"})  # type: ignore[arg-type]
     assert meaning(classify(stopped)) == ("retry", False, "rate_limited")
@@ -207,6 +213,29 @@ def test_an_error_in_the_middle_of_a_stream() -> None:
     body = {"type": "error", "error": {"type": "overloaded_error"}}
     overloaded = anthropic.APIStatusError("overloaded", response=answer, body=body)  # type: ignore[arg-type]
     assert meaning(classify(overloaded)) == ("retry", False, "service_unavailable")
+
+
+def test_a_langchain_model_keeps_what_its_sdk_knows() -> None:
+    """An integration's error is both LangChain's and the SDK's; status, code and cause decide as in the SDK's."""
+
+    class Down(openai.InternalServerError, ModelAPIError):
+        pass
+
+    class Unreachable(openai.APIConnectionError, ModelConnectionError):
+        pass
+
+    with serving(Answer(503, {"Retry-After": "7"})) as service:
+        real: Any = raised(lambda: CLIENTS["openai"](service.url))
+    down = classify(Down("down", response=real.response, body=None))
+    assert (*meaning(down), down.retry_after_ms) == ("retry", True, "service_unavailable", 7_000)
+    with nobody() as url:
+        refused: Any = raised(lambda: CLIENTS["openai"](url))
+
+    def wrap() -> None:
+        raise Unreachable(request=refused.request) from refused
+
+    assert meaning(classify(raised(wrap))) == ("retry", True, "service_unavailable")
+    assert meaning(classify(ModelAPIError("down"))) == ("retry", False, None)
 
 
 def test_grpcs_unavailable_proves_nothing() -> None:
