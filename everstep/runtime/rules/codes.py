@@ -21,7 +21,6 @@ from everstep.runtime.rules.rule import (
     NO_WAY,
     OUT_OF_QUOTA,
     OVERLOADED,
-    REFUSED_REQUEST,
     SLOW_DOWN,
     TIMED_OUT,
     TOO_LONG,
@@ -85,16 +84,12 @@ CODES_WITHOUT_STATUS: dict[str, dict[str, Rule]] = {
     "openai": {
         "rate_limit_exceeded": Rule("retry", "the service asks for fewer requests", outage="rate_limited"),
         "server_error": FAILING,
-        "invalid_request_error": REFUSED_REQUEST,
     },
     "anthropic": {
         "rate_limit_error": Rule("retry", "the service asks for fewer requests", outage="rate_limited"),
         "overloaded_error": OVERLOADED,
         "api_error": FAILING,
         "timeout_error": TIMED_OUT,
-        "authentication_error": NO_WAY,
-        "permission_error": NO_WAY,
-        "invalid_request_error": REFUSED_REQUEST,
     },
 }
 
