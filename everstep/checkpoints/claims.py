@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, or_, select, update
 
-from everstep.checkpoints.jobs import Job, LostClaim, cancel_now, job_of, transition
+from everstep.checkpoints.jobs import Job, LostClaim, end, fail, job_of, transition
 from everstep.checkpoints.schema import agent_jobs
 
 
@@ -61,7 +61,7 @@ def claim(
         if job.status != "running":
             claimed.append(_start(connection, job, "claimed", now, worker, lease_ms))
         elif job.cancel_requested_at is not None:
-            cancel_now(connection, job, now=now, actor=worker)
+            end(connection, job, now=now, actor=worker)
         else:
             count = job.with_another_failure()
             if count["failures"] >= job.max_attempts:
@@ -90,7 +90,7 @@ def _give_up(connection: Connection, job: Job, count: dict[str, int], now: int, 
         "next_step": f"find what kills the worker, then: everstep retry {job.public_id}",
     }
     why = f"workers died {count['failures']} times without progress"
-    transition(connection, job, "failed", now=now, actor=worker, reason=why, error_json=json.dumps(error), **count)
+    fail(connection, job, now=now, actor=worker, reason=why, error_json=json.dumps(error), **count)
 
 
 def heartbeat(

@@ -157,10 +157,16 @@ def begin(
 def call_again(connection: Connection, effect: Effect, *, claim_no: int, now: int) -> Effect:
     """Write down the intent to call once more: it surely did not happen, or the provider honours the same key.
 
+    Returns:
+        The effect, `intended`; or `confirmed`, if a person said meanwhile that it happened.
+
     Raises:
         LostClaim: The claim is no longer the job's.
     """
     claims.fence(connection, effect.job_id, claim_no)
+    effect = _as_a_person_left_it(connection, effect)
+    if effect.state == "confirmed":
+        return effect
     return _set(
         connection,
         effect,
@@ -176,12 +182,15 @@ def call_again(connection: Connection, effect: Effect, *, claim_no: int, now: in
 def confirm(
     connection: Connection, effect: Effect, *, claim_no: int, result: tuple[str, str], settled_by: str, now: int
 ) -> Effect:
-    """It happened: store the result.
+    """It happened: store the result. What a person said meanwhile stands, if it is that it happened.
 
     Raises:
         LostClaim: The claim is no longer the job's.
     """
     claims.advance(connection, effect.job_id, claim_no, now=now)
+    effect = _as_a_person_left_it(connection, effect)
+    if effect.state == "confirmed":
+        return effect
     return _set(
         connection,
         effect,
@@ -197,12 +206,15 @@ def confirm(
 def reject(
     connection: Connection, effect: Effect, *, claim_no: int, settled_by: str, error: str | None, now: int
 ) -> Effect:
-    """It surely did not happen.
+    """It surely did not happen, unless a person said meanwhile that it did.
 
     Raises:
         LostClaim: The claim is no longer the job's.
     """
     claims.fence(connection, effect.job_id, claim_no)
+    effect = _as_a_person_left_it(connection, effect)
+    if effect.state == "confirmed":
+        return effect
     return _set(connection, effect, now, state="rejected", settled_by=settled_by, error=error)
 
 
@@ -234,6 +246,12 @@ def settle_by_person(connection: Connection, key: str, *, happened: bool, result
         kind, text = encode_result(result)
         return _set(connection, effect, now, state="confirmed", result_type=kind, result=text, settled_by="person")
     return _set(connection, effect, now, state="rejected", settled_by="person")
+
+
+def _as_a_person_left_it(connection: Connection, effect: Effect) -> Effect:
+    """The effect as a person settled it while its run looked into it; else as the caller saw it."""
+    now = _required(connection, effect.key)
+    return now if effect.state == "unknown" and now.settled_by == "person" and now.calls == effect.calls else effect
 
 
 def _set(connection: Connection, effect: Effect, now: int, **values: Any) -> Effect:

@@ -246,7 +246,7 @@ def cancel(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
             f"job {job.public_id} is {job.status}; there is nothing to cancel", job=job.public_id, status=job.status
         )
     if job.status != "running":
-        return cancel_now(connection, job, now=now, actor=actor)
+        return end(connection, job, now=now, actor=actor)
     connection.execute(
         update(agent_jobs)
         .where(agent_jobs.c.id == job.id, agent_jobs.c.claim_no == job.claim_no, agent_jobs.c.status == "running")
@@ -255,36 +255,60 @@ def cancel(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
     return get(connection, job.id)
 
 
-def cancel_now(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
-    """End a job as cancelled; if an effect of it is in flight, a person has to settle that first."""
+def end(
+    connection: Connection,
+    job: Job,
+    *,
+    now: int,
+    actor: str,
+    why: str = "cancelled",
+    error: Mapping[str, Any] | None = None,
+) -> Job:
+    """End a job on a person's wish; what became of effects in flight is settled by a person first.
+
+    Args:
+        connection: The write transaction.
+        job: The job.
+        now: UTC milliseconds.
+        actor: Who does it.
+        why: What happens to the job.
+        error: What is kept as its error; that of a cancellation when omitted.
+    """
+    last_words = json.dumps(error) if error is not None else job.error_json
+    wish: dict[str, Any] = {"cancel_requested_at": job.cancel_requested_at or now, "error_json": last_words}
+    if _asked_about_effects(connection, job, now, f"the job was {why} while this effect was in flight"):
+        if job.status != "review":
+            reason = f"{why} with an effect in flight"
+            return transition(connection, job, "review", now=now, actor=actor, reason=reason, **wish)
+        connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**wish))
+        return get(connection, job.id)
+    if json.loads(last_words or "{}").get("code") == "rejected":
+        why = "rejected"
+    else:
+        wish["error_json"] = json.dumps({"code": "cancelled", "message": f"cancelled by {actor}", "step": job.step})
+    return fail(connection, job, now=now, actor=actor, reason=why, **wish)
+
+
+def fail(connection: Connection, job: Job, *, now: int, actor: str, reason: str, **changes: Any) -> Job:
+    """Move a job to `failed`; or to `review`, as long as nobody can say whether an effect of it happened."""
+    from everstep.checkpoints import reviews
+
+    if _asked_about_effects(connection, job, now, None):
+        reason = f"{reason}; an effect's outcome is unknown"
+        return transition(connection, job, "review", now=now, actor=actor, reason=reason, **changes)
+    reviews.close_all(connection, job.id, now=now)
+    return transition(connection, job, "failed", now=now, actor=actor, reason=reason, **changes)
+
+
+def _asked_about_effects(connection: Connection, job: Job, now: int, why: str | None) -> bool:
+    """Ask a person about each effect of the job that may or may not have happened; whether there are any."""
     from everstep.checkpoints import effects, reviews
 
     unsettled = effects.unsettled(connection, job.id)
-    if unsettled:
-        for effect in unsettled:
-            effects.mark_unknown(connection, effect, now=now)
-            reviews.open_for_effect(
-                connection, job, effect, now=now, why="the job was cancelled while this effect was in flight"
-            )
-        requested = {"cancel_requested_at": job.cancel_requested_at or now}
-        if job.status == "review":
-            connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**requested))
-            return get(connection, job.id)
-        return transition(
-            connection, job, "review", now=now, actor=actor, reason="cancelled with an effect in flight", **requested
-        )
-    reviews.close_all(connection, job.id, now=now)
-    error = json.dumps({"code": "cancelled", "message": f"cancelled by {actor}", "step": job.step})
-    return transition(
-        connection,
-        job,
-        "failed",
-        now=now,
-        actor=actor,
-        reason="cancelled",
-        error_json=error,
-        cancel_requested_at=job.cancel_requested_at or now,
-    )
+    for effect in unsettled:
+        effects.mark_unknown(connection, effect, now=now)
+        reviews.open_for_effect(connection, job, effect, now=now, why=why)
+    return bool(unsettled)
 
 
 def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:

@@ -16,6 +16,9 @@ from everstep.checkpoints.schema import reviews as table
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import ReviewAnswered, ReviewAnswerInvalid, ReviewNotFound
 
+ENDING = ("error", "fingerprint", "breakpoint")
+"""Kinds of reviews that ask whether the job goes on; rejecting one ends it."""
+
 
 @dataclass(frozen=True)
 class Review:
@@ -132,13 +135,15 @@ def open_all(connection: Connection, job: jobs.Job, questions: list[Question], *
     return opened
 
 
-def open_for_effect(connection: Connection, job: jobs.Job, effect: effects.Effect, *, now: int, why: str) -> Review:
+def open_for_effect(
+    connection: Connection, job: jobs.Job, effect: effects.Effect, *, now: int, why: str | None = None
+) -> Review:
     """Ask a person what became of an unknown effect; an open question about it is kept."""
     about = and_(table.c.kind == "effect", table.c.subject == effect.key)
     asked = connection.execute(select(func.count()).where(about, table.c.status != "open")).scalar_one()
     value = {
         "question": f"Did {effect.name} happen?",
-        "why": why,
+        "why": why or effect.error or "it was interrupted between its call and its confirmation",
         "effect": effect.name,
         "key": effect.key,
         "arguments": json.loads(effect.arguments_json),
@@ -228,9 +233,8 @@ def _move_on(
     if job.status != "review":
         return job
     if job.cancel_requested_at is not None:
-        return job if effects.unsettled(connection, job.id) else jobs.cancel_now(connection, job, now=now, actor=by)
-    if decision == "reject" and review.kind in ("error", "fingerprint", "breakpoint"):
-        close_all(connection, job.id, now=now)
+        return job if effects.unsettled(connection, job.id) else jobs.end(connection, job, now=now, actor=by)
+    if decision == "reject" and review.kind in ENDING:
         error = {
             "code": "rejected",
             "message": f"{by} rejected the {review.kind} review" + (f": {reason}" if reason else ""),
@@ -238,15 +242,9 @@ def _move_on(
             "review": review.public_id,
             "cause": review.value,
         }
-        return jobs.transition(
-            connection,
-            job,
-            "failed",
-            now=now,
-            actor=by,
-            reason=f"{review.kind} review rejected",
-            error_json=json.dumps(error),
-        )
+        return jobs.end(connection, job, now=now, actor=by, why=f"{review.kind} review rejected", error=error)
+    if any(other.status == "open" and other.kind in ENDING for other in of_job(connection, job.id)):
+        return job  # whether the job goes on at all is still asked
     changes: dict[str, Any] = {"next_run_at": now, "error_json": None, "failures": 0}
     if review.kind != "error":  # the start that paused goes on: it and its resumption are one attempt
         changes["attempts"] = max(job.attempts - 1, 0)

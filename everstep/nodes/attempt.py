@@ -6,15 +6,19 @@ no attempt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from everstep.checkpoints.store import Store
+from everstep.errors import EffectInterrupted
+
+R = TypeVar("R")
 
 
 def _nothing() -> dict[str, Any]:
@@ -55,6 +59,7 @@ class Attempt:
     _bodies: dict[int, Any] = field(default_factory=dict[int, Any])
     _runs: dict[tuple[Any, ...], tuple[str, ...]] = field(default_factory=dict[tuple[Any, ...], tuple[str, ...]])
     _in_flight: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
+    _calls: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     _lock: Lock = field(default_factory=Lock)
 
     def take(self, body: Any, call: tuple[str, ...]) -> int:
@@ -81,16 +86,29 @@ class Attempt:
         with self._lock:
             self._taken[(id(body), *call)].discard(number)
 
-    def enter(self, key: str) -> Future[None] | None:
-        """Begin the call of an effect; or, if one with this key is under way in this run, what resolves at its end."""
+    def enter(self, key: str, *, inside: bool = False) -> Future[None] | None:
+        """Begin the call of an effect; or, if one with this key is under way in this run, what resolves at its end.
+
+        Args:
+            key: The effect's key.
+            inside: It is called by an effect under way, which goes on to its end though its caller gave it up.
+
+        Raises:
+            BaseException: The run must not go on: what `blocked` says.
+        """
         with self._lock:
+            if self.blocked is not None and not (inside and isinstance(self.blocked, EffectInterrupted)):
+                raise self.blocked
             under_way = self._in_flight.get(key)
             if under_way is None:
                 self._in_flight[key] = Future()
             return under_way
 
-    def leave(self, key: str) -> None:
-        """End what `enter` began."""
+    def leave(self, key: str, *, after: Sequence[Future[Any]] = ()) -> None:
+        """End what `enter` began, when the work in `after` is over."""
+        if running := [work for work in after if not work.done()]:
+            running[0].add_done_callback(lambda _: self.leave(key, after=running))
+            return
         with self._lock:
             done = self._in_flight.pop(key)
         done.set_result(None)
@@ -99,6 +117,43 @@ class Attempt:
         """What resolves as the effects that are under way end; a run that failed beside them is not over before."""
         with self._lock:
             return [*self._in_flight.values()]
+
+    def end(self, reason: BaseException) -> list[Future[None]]:
+        """End the run: no effect begins after it. While some are under way, it is not over, and they are returned."""
+        with self._lock:
+            if not self._in_flight:
+                self.blocked = self.blocked or reason
+            return [*self._in_flight.values()]
+
+    async def finish(self, call: Coroutine[Any, Any, R]) -> R:
+        """Await the call of an effect; if its caller is cancelled, the call goes on to its end, and the run does not.
+
+        Cancelling a coroutine does not stop what it started (a thread, a request on its way): only its end tells.
+        """
+        task = asyncio.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks
+                self.block(
+                    EffectInterrupted(
+                        "an effect's caller was cancelled before its outcome was known",
+                        next_step="nothing: the next attempt finds out",
+                    )
+                )
+            raise
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait for the effects under way; what is not over by then is cancelled where it can be."""
+        if in_flight := self.in_flight():
+            await asyncio.wait([asyncio.wrap_future(effect) for effect in in_flight], timeout=seconds)
+        for call in list(self._calls):
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(list(self._calls), timeout=1)
 
     def block(self, reason: BaseException) -> None:
         """Refuse every later write of this attempt; the first reason stands."""

@@ -197,8 +197,6 @@ def _is_natively_async(tool: BaseTool) -> bool:
 
 def _attempt(name: str) -> Attempt | None:
     attempt = current.get()
-    if attempt is not None and attempt.blocked is not None:
-        raise attempt.blocked
     if attempt is None and any_running():
         logger.warning(
             "effect %s is called outside a job, as a plain call, while jobs run in this process; if a node's own thread"

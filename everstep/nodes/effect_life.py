@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
@@ -31,10 +31,11 @@ from everstep.observability import tracing
 
 @dataclass
 class _Calling:
-    """The call under way: its key, and whether effects were called inside it, so that its error tells less of it."""
+    """The call under way: its key, whether effects were called inside it, and the work it gave to threads."""
 
     key: str
     composite: bool = False
+    threads: list[Future[Any]] = field(default_factory=list[Future[Any]])
 
 
 _calling: ContextVar[_Calling | None] = ContextVar("everstep_effect_call", default=None)
@@ -87,6 +88,12 @@ def effect_key() -> str:
     return calling.key
 
 
+def in_thread(work: Future[Any]) -> None:
+    """Note that the effect called in this context, if any, has given work to a thread, which nothing can stop."""
+    if (calling := _calling.get()) is not None:
+        calling.threads.append(work)
+
+
 def drive(attempt: Attempt, life: Steps) -> Any:
     """Run the steps of an effect in this thread."""
     answer, failure = None, None
@@ -133,7 +140,11 @@ def _awaited(awaitable: Awaitable[Any]) -> Any:
 
 
 async def drive_async(attempt: Attempt, life: Steps) -> Any:
-    """Run the steps of an effect in this task; a function that returns an awaitable is awaited."""
+    """Run the steps of an effect to their end, in a task of their own; what returns an awaitable is awaited."""
+    return await attempt.finish(_drive_async(attempt, life))
+
+
+async def _drive_async(attempt: Attempt, life: Steps) -> Any:
     answer, failure = None, None
     with closing(life):
         while True:
@@ -170,18 +181,21 @@ def steps(
         attempt.block(error)
         raise
     key = identity.key
-    if (outer := _calling.get()) is not None:
+    outer = _calling.get()
+    if outer is not None:
         outer.composite = True
         if outer.key == key:
             raise EffectInvalid(f"effect {declaration.name} calls itself with the same key", effect=declaration.name)
-    while (under_way := attempt.enter(key)) is not None:
+    while (under_way := attempt.enter(key, inside=outer is not None)) is not None:
         yield _Wait(under_way)
+    calling, threads = _Calling(key), list[Future[Any]]()
     try:
         with tracing.effect(declaration.name, loose_digest(key)) as span:
             try:
-                entry, refused = yield from _settled(attempt, declaration, identity, call, probe)
+                entry, refused = yield from _settled(attempt, declaration, identity, calling, call, probe)
             except GeneratorExit:
                 attempt.block(_interrupted(declaration, key))
+                threads = calling.threads
                 raise
             except Exception as error:
                 if isinstance(error, EffectUnknown):
@@ -194,13 +208,14 @@ def steps(
                 raise refused
             return entry.value()
     finally:
-        attempt.leave(key)
+        attempt.leave(key, after=threads)
 
 
 def _settled(
     attempt: Attempt,
     declaration: Declaration,
     identity: _Identity,
+    calling: _Calling,
     call: Callable[[str], Any],
     probe: Callable[[], Any],
 ) -> Settling:
@@ -221,7 +236,7 @@ def _settled(
         entry, call_now = yield from _settle_unknown(attempt, declaration, entry, probe)
     if not call_now:
         return entry, None
-    return (yield from _call(attempt, declaration, entry, call, probe))
+    return (yield from _call(attempt, declaration, entry, calling, call, probe))
 
 
 @dataclass(frozen=True)
@@ -292,14 +307,18 @@ def _settle_unknown(
             connection, entry, claim_no=attempt.claim_no, now=attempt.store.clock.now_ms()
         )
     )
-    return again, True
+    return again, again.state == "intended"
 
 
 def _call(
-    attempt: Attempt, declaration: Declaration, entry: Effect, call: Callable[[str], Any], probe: Callable[[], Any]
+    attempt: Attempt,
+    declaration: Declaration,
+    entry: Effect,
+    calling: _Calling,
+    call: Callable[[str], Any],
+    probe: Callable[[], Any],
 ) -> Settling:
     crash.point("effect.intended", declaration.name)
-    calling = _Calling(entry.key)
     token = _calling.set(calling)
     try:
         result = yield _Call(lambda: call(entry.key))
@@ -314,7 +333,8 @@ def _call(
             found = yield _Call(probe)
             if found is not None:
                 return (yield _confirm(attempt, entry, found, "probe")), None
-            return (yield _reject(attempt, entry, "probe", error)), error
+            rejected = yield _reject(attempt, entry, "probe", error)
+            return rejected, None if rejected.state == "confirmed" else error
         if declaration.idempotent:
             raise  # the next attempt calls again, with the same key
         raise _unknown(entry) from error

@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 from langgraph.types import interrupt
 
 from everstep.checkpoints.jobs import loose_digest
-from everstep.errors import ReviewAnswerInvalid
 
 DecisionType = Literal["approve", "edit", "respond", "reject"]
 
@@ -48,11 +47,8 @@ def review(
     Args:
         question: What the person reads.
         action: Name of what would be done.
-        args: Its exact arguments; JSON data. The answer is bound to them.
+        args: Its exact arguments; JSON data. The answer is bound to them: other arguments are asked about anew.
         allow: The decisions offered.
-
-    Raises:
-        ReviewAnswerInvalid: The answer was given for other arguments than these.
     """
     arguments = dict(args or {})
     request = {
@@ -60,13 +56,12 @@ def review(
         "review_configs": [{"action_name": action, "allowed_decisions": list(allow)}],
     }
     digest = loose_digest(request)
-    answer = interrupt({**request, "argument_digest": digest})
-    given = cast("dict[str, Any]", answer if isinstance(answer, Mapping) else {"decisions": answer})
-    if given.get("argument_digest", digest) != digest:
-        raise ReviewAnswerInvalid(
-            f"the answer to {action!r} was given for other arguments than the node asks for now",
-            next_step="make the node ask for the same arguments in every replay",
-        )
+    given: dict[str, Any] = {"argument_digest": None}
+    note: dict[str, str] = {}
+    while given.get("argument_digest", digest) != digest:
+        answer = interrupt({**request, "argument_digest": digest, **note})
+        given = cast("dict[str, Any]", answer if isinstance(answer, Mapping) else {"decisions": answer})
+        note = {"note": "asked anew: an earlier answer was given for other arguments"}
     decision = given["decisions"][0] if isinstance(given.get("decisions"), list) else given
     edited = cast("dict[str, Any]", decision.get("edited_action") or {})
     return Decision(decision["type"], dict(edited.get("args", arguments)), decision.get("message"))

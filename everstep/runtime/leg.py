@@ -20,7 +20,7 @@ from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
-from everstep.errors import Cancelled
+from everstep.errors import Cancelled, EffectInterrupted
 from everstep.graphs.fingerprint import difference, fingerprint
 from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.attempt import Attempt, running
@@ -32,6 +32,8 @@ from everstep.runtime.feed import Standing, standing
 from everstep.runtime.settle import Outcome
 
 RECURSION_LIMIT = 10_000
+EFFECT_GRACE_S = 30.0
+"""How long effects whose callers gave them up may go on; then those that can be are cancelled, and are unknown."""
 
 Graph = Pregel[Any, Any, Any, Any]
 
@@ -63,6 +65,7 @@ class Leg:
         self._tokens = TokenCounter()
         self._open = ExitStack()
         self._outcome: Outcome | None = None
+        self._over = EffectInterrupted("the run of this node is over", job=job.public_id)
         self._span = tracing.leg(
             job_id=job.public_id,
             leg=job.claim_no,
@@ -97,15 +100,21 @@ class Leg:
                 raise
             except BaseException as error:  # a node may raise anything
                 self._outcome = self._explained(error)
-        # A node that failed leaves its sync siblings in their threads: the next leg must not start beside an effect.
-        while in_flight := self._attempt.in_flight():
+        # A node that failed leaves its siblings' effects under way: the next leg must not start beside one.
+        await self.quiet()
+        while in_flight := self._attempt.end(self._over):
             await asyncio.wait([asyncio.wrap_future(effect) for effect in in_flight])
         blocked = self._attempt.blocked
         if isinstance(blocked, LostClaim):
             self._open.close()
             raise blocked
-        if blocked is not None:  # also when the graph swallowed the exception
+        if blocked is not None and not self._is_consequence(blocked):  # also when the graph swallowed the exception
             self._outcome = self._explained(blocked)
+
+    def _is_consequence(self, blocked: BaseException) -> bool:
+        """Whether the run ended for another reason, and that ended its effects' callers."""
+        failed = self._outcome is not None and self._outcome.kind == "error"
+        return blocked is self._over or (failed and isinstance(blocked, EffectInterrupted))
 
     def outcome(self) -> Outcome:
         """What the leg came to."""
@@ -121,9 +130,13 @@ class Leg:
         """The run was stopped because its cancellation was requested."""
         self._outcome = Outcome("cancelled")
 
+    async def quiet(self) -> None:
+        """The run is over: give the effects under way a moment to end."""
+        await self._attempt.quiet(EFFECT_GRACE_S)
+
     def release(self) -> bool:
         """Give the job back, if that is safe: no effect of it is under way in a thread that cannot be stopped."""
-        if self._attempt.in_flight():
+        if self._attempt.end(self._over):
             return False
         self._outcome = Outcome("released")
         return True

@@ -62,7 +62,7 @@ def settle(
     if outcome.kind == "done" and not effects.unsettled(connection, job.id):
         return _done(connection, current, outcome.values, now, actor)
     if current.cancel_requested_at is not None or outcome.kind == "cancelled":
-        return jobs.cancel_now(connection, current, now=now, actor=actor)
+        return jobs.end(connection, current, now=now, actor=actor)
     if outcome.kind == "review":
         return _review(connection, current, outcome.questions, now, actor)
     if outcome.kind in ("effect", "done"):  # a graph that finished past an unknown effect is not done
@@ -117,8 +117,7 @@ def _effect_review(connection: Connection, job: Job, outcome: Outcome, now: int,
     for effect in unknown:
         if effect.state == "intended":
             effect = effects.mark_unknown(connection, effect, now=now)
-        why = f"{effect.error}" if effect.error else "it was interrupted between its call and its confirmation"
-        reviews.open_for_effect(connection, job, effect, now=now, why=why)
+        reviews.open_for_effect(connection, job, effect, now=now)
     if not unknown:  # found out since the run was stopped; nobody need be asked
         return jobs.transition(
             connection, job, "pending", now=now, actor=actor, reason="found out meanwhile", **_uncounted(job, now)
@@ -178,9 +177,6 @@ def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor:
             error_json=text,
             **count,
         )
-    reviews.close_all(connection, job.id, now=now)
     used_up = f"{count['failures']} failures without progress"
-    reason = used_up if verdict.kind == "retry" else verdict.reason
-    return jobs.transition(
-        connection, job, "failed", now=now, actor=actor, reason=f"{what['type']}: {reason}", error_json=text, **count
-    )
+    reason = f"{what['type']}: {used_up if verdict.kind == 'retry' else verdict.reason}"
+    return jobs.fail(connection, job, now=now, actor=actor, reason=reason, error_json=text, **count)

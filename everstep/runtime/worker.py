@@ -28,19 +28,21 @@ from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
 from everstep.errors import NodeExited, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
+from everstep.nodes.effect_life import in_thread
 from everstep.observability import tracing as tracing_module
 from everstep.observability.tracing import Tracing
 from everstep.runtime import langgraph_fixes
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import is_surely_dead, worker_id
 from everstep.runtime.leg import Leg, service_version
-from everstep.runtime.settle import settle
+from everstep.runtime.settle import Outcome, settle
 from everstep.runtime.unserved import Unserved
 
 logger = logging.getLogger("everstep.worker")
 
 POLL_S = 0.2
 OUTAGE_BACKOFF_S = 60.0
+SETTLE_RETRY_S = 5.0
 NODE_THREADS = 8
 DRAINING = "worker is draining"
 WAITING = ("pending", "retry")
@@ -77,7 +79,9 @@ class NodeThreads(ThreadPoolExecutor):
                     f"a node raised {type(error).__name__} ({error})", next_step="raise an ordinary error instead"
                 ) from error
 
-        return super().submit(contained)
+        work = super().submit(contained)
+        in_thread(work)
+        return work
 
 
 class Worker:
@@ -150,7 +154,7 @@ class Worker:
                     return
                 if not claimed and not self._draining:
                     await self._unserved.tell(at_once=until_idle)
-                if until_idle and not self._running and not claimed and await self._store.aread(self._is_idle):
+                if until_idle and not self._running and not claimed and await self._nothing_left():
                     return
                 await self._pause(POLL_S)
         finally:
@@ -236,6 +240,13 @@ class Worker:
         )
         return bool(connection.execute(select(exists().where(self._mine(), ready))).scalar_one())
 
+    async def _nothing_left(self) -> bool:
+        try:
+            return await self._store.aread(self._is_idle)
+        except StoreUnavailable as error:
+            logger.error("%s", error)
+            return False
+
     def _is_idle(self, connection: Connection) -> bool:
         could_run = and_(self._mine(), agent_jobs.c.status.in_((*WAITING, "running")))
         return connection.execute(select(func.count()).where(could_run)).scalar_one() == 0
@@ -275,26 +286,45 @@ class Worker:
             if running is not None and running.lost:
                 raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim") from None
             if running is not None and running.cancel_requested:
+                running.settling = True
+                await leg.quiet()
                 leg.cancelled()
-            elif self._own_loop or not leg.release():  # our own loop is torn down only by what a node did to it
+            elif self._own_loop or not await self._released(leg):  # what a node did tears it down
                 raise
         if (running := self._running.get(job.id)) is not None:
             running.settling = True
         crash.point("job.before_settle")
         outcome = leg.outcome()
-        settled = await self._store.awrite(
-            lambda connection: settle(
-                connection,
-                job,
-                outcome,
-                now=self._store.clock.now_ms(),
-                actor=self.id,
-                randomness=self._randomness,
-            )
-        )
+        settled = await self._settle(job, outcome)
         crash.point("job.settled")
         leg.close(settled)
         self._tell(settled.status, settled)
+
+    async def _released(self, leg: Leg) -> bool:
+        await leg.quiet()
+        return leg.release()
+
+    async def _settle(self, job: Job, outcome: Outcome) -> Job:
+        """Write what the leg came to; while the record cannot be written, try again: the lease guards the job."""
+        while True:
+            try:
+                return await self._store.awrite(
+                    lambda connection: settle(
+                        connection,
+                        job,
+                        outcome,
+                        now=self._store.clock.now_ms(),
+                        actor=self.id,
+                        randomness=self._randomness,
+                    )
+                )
+            except StoreUnavailable as error:
+                if self._draining:
+                    raise
+                logger.error(
+                    "job %s cannot be settled: %s; trying again in %.0f s", job.public_id, error, SETTLE_RETRY_S
+                )
+                await asyncio.sleep(SETTLE_RETRY_S)
 
     def _on_beat(self, held: Held) -> None:
         """On the heartbeat's thread: stop runs whose claim is lost or whose cancellation was requested."""

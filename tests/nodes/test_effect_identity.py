@@ -6,12 +6,14 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy, interrupt
 
 from everstep import effect
 from everstep.checkpoints.store import Store
+from everstep.runtime import leg
 from tests.support.jobs import PATIENCE, Log, beside, chain, run, work
 
 
@@ -102,8 +104,11 @@ def test_a_call_that_surely_did_not_happen_leaves_its_place_to_the_next(store: S
     assert [effect.state for effect in store.effects(job)] == ["confirmed"]
 
 
-def test_a_call_that_was_given_up_is_not_made_again_in_the_same_run(store: Store) -> None:
+def test_a_call_that_was_given_up_is_not_made_again_in_the_same_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A time limit around an effect leaves it open; the loop cannot call it again before a person has looked."""
+    monkeypatch.setattr(leg, "EFFECT_GRACE_S", 0.05)
     world: list[str] = []
 
     @effect("pay")

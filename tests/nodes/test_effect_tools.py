@@ -187,6 +187,25 @@ def test_two_equal_calls_in_one_message_are_two_effects(store: Store, world: lis
     assert [found.state for found in store.effects(job)] == ["confirmed", "confirmed"]
 
 
+def test_the_id_of_a_tool_call_is_part_of_what_it_is(store: Store, world: list[Any]) -> None:
+    """A replay of the same call is not made again; an equal call with another id, in the same place, is another."""
+    fail = Once(ConnectionError("after the tool"), times=2)
+    push = effect(sync_function(world, lambda: None))
+    ids = iter(["call-0", "call-0", "call-1"])
+
+    def node(_state: State) -> dict[str, Any]:
+        call = {"type": "tool_call", "name": "push", "args": {"branch": "main"}, "id": next(ids)}
+        answer = push.invoke(call)
+        fail()
+        return {"messages": [answer]}
+
+    builder = StateGraph(State).add_node("node", node).add_edge(START, "node")
+    job, _ = run(store, builder.compile())
+    assert job.status == "done"
+    assert world == [("main", False)] * 2
+    assert len({effect.key for effect in store.effects(job)}) == 2
+
+
 @every_kind
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_lost_answer_is_settled_by_the_probe(store: Store, world: list[Any], kind: Any, happened: bool) -> None:

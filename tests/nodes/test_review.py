@@ -80,14 +80,14 @@ def test_a_decision_that_is_not_offered_is_refused(store: Store) -> None:
 
 
 def test_an_approval_is_only_for_the_arguments_that_were_shown(store: Store) -> None:
-    """A node that asks for other arguments by the time it gets the answer is stopped; nothing is done with them."""
+    """A node that asks for other arguments by the time it gets the answer asks anew; only the new answer counts."""
     done: list[Any] = []
     paths = ["/a"]
 
     def node(_state: Log) -> Log:
         decision = review("delete?", action="delete", args={"paths": list(paths)})
-        done.append(decision.args)
-        return {"log": []}
+        done.append((decision.type, decision.args["paths"]))
+        return {"log": [decision.type, review("sure?").type]}
 
     graph = chain(node)
     job = run(store, graph)
@@ -95,8 +95,15 @@ def test_an_approval_is_only_for_the_arguments_that_were_shown(store: Store) -> 
     store.answer(store.reviews()[0].public_id, "approve")
     work(store, graph)
     assert done == []
-    assert store.job(job.public_id).status in ("review", "failed")
-    assert json.loads(store.job(job.public_id).error_json or "")["code"] == "review_answer_invalid"
+    (again,) = store.reviews()
+    assert again.value["action_requests"][0]["args"] == {"paths": ["/a", "/etc"]}
+    assert "asked anew" in again.value["note"]
+    store.answer(again.public_id, "reject")
+    work(store, graph)
+    assert done == [("reject", ["/a", "/etc"])]
+    store.answer(store.reviews()[0].public_id, "approve")
+    work(store, graph)
+    assert json.loads(store.job(job.public_id).result_json or "")["log"] == ["reject", "approve"]
 
 
 def test_two_reviews_in_one_node_and_two_at_once(store: Store) -> None:

@@ -192,6 +192,65 @@ def test_a_graph_that_finished_past_an_effect_in_doubt_is_not_done(store: Store)
     assert settled(store, begin_running(store), Outcome("done", values={"x": 1})).status == "done"
 
 
+@pytest.mark.parametrize("error", [ValueError("bad input"), TimeoutError("again")], ids=["failed", "used up"])
+def test_no_job_fails_while_an_effect_of_it_is_in_doubt(store: Store, error: Exception) -> None:
+    """A failure for good waits for the person who says what became of the effect; then the job goes on with that."""
+    job = running(store, max_attempts=1)
+    effect = in_flight(store, job)
+    after = settled(store, job, failed_with(error))
+    assert after.status == "review"
+    assert json.loads(after.error_json or "")["message"] == str(error)
+    (asked,) = store.reviews()
+    assert (asked.kind, asked.subject) == ("effect", effect.key)
+    _, job = store.answer(asked.public_id, "approve", value=1)
+    assert (job.status, job.failures) == ("pending", 0)
+    assert settled(store, begin_running(store), failed_with(error)).status == "failed"
+
+
+def test_a_job_that_is_given_up_asks_about_its_effect(store: Store, clock: ManualClock) -> None:
+    """A job whose workers vanish has failed only if nothing of it is in doubt."""
+    job = running(store, max_attempts=1)
+    in_flight(store, job)
+    clock.advance(1000)
+    assert claim(store, "other") == []
+    job = store.job(job.public_id)
+    assert job.status == "review"
+    assert json.loads(job.error_json or "")["code"] == "worker_died"
+    assert [review.kind for review in store.reviews()] == ["effect"]
+
+
+def test_rejecting_an_error_leaves_no_effect_in_doubt(store: Store) -> None:
+    """The rejection stands, and the job has failed with it once a person said what became of the effect."""
+    job = running(store)
+    in_flight(store, job)
+    settled(store, job, failed_with(PermissionError("no")))
+    (error,) = store.reviews()
+    _, job = store.answer(error.public_id, "reject", reason="hopeless", by="ann")
+    assert job.status == "review"
+    (asked,) = store.reviews()
+    assert asked.kind == "effect"
+    assert "rejected" in asked.value["why"]
+    _, job = store.answer(asked.public_id, "reject")
+    assert job.status == "failed"
+    assert json.loads(job.error_json or "")["code"] == "rejected"
+    assert "hopeless" in json.loads(job.error_json or "")["message"]
+    assert store.reviews() == []
+    assert [effect.state for effect in store.effects(job)] == ["rejected"]
+
+
+def test_an_answer_does_not_restart_a_job_whose_error_is_still_asked_about(store: Store) -> None:
+    """While nobody said whether to try again, another question's answer is kept and the job waits."""
+    job = running(store)
+    settled(store, job, Outcome("review", questions=[QUESTION, Question("interrupt", "2", None)]))
+    store.answer(store.reviews()[0].public_id, "approve")
+    settled(store, begin_running(store), failed_with(PermissionError("no")))
+    other, error = store.reviews()
+    _, job = store.answer(other.public_id, "approve")
+    assert job.status == "review"
+    _, job = store.answer(error.public_id, "approve")
+    assert job.status == "pending"
+
+
 def test_an_outcome_of_a_lost_claim_changes_nothing(store: Store, clock: ManualClock) -> None:
     """Every outcome of a run that lost its job is refused, its evidence included."""
     job = running(store)

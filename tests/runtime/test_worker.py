@@ -25,6 +25,7 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import StoreUnavailable
+from everstep.runtime import leg
 from everstep.runtime.worker import Worker
 from tests.support.jobs import Log, beside, chain, result, run, work
 from tests.support.outside import happened, note
@@ -348,8 +349,34 @@ def test_a_running_job_is_cancelled_in_mid_node(store: Store) -> None:
     assert result(store, short) == ["short", "done"]
 
 
-def test_a_job_cancelled_in_mid_effect_asks_what_became_of_it(store: Store) -> None:
-    """Cancelled while an effect's thread is under way: the late result changes nothing, a person settles it."""
+def test_a_job_cancelled_in_mid_effect_waits_for_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled while an effect is under way that ends in a moment: it is recorded, and nobody need be asked."""
+    halt, arrived, wait = Halt(), threading.Event(), leg.Leg.quiet
+
+    async def quiet(of: leg.Leg) -> None:
+        arrived.set()
+        await wait(of)
+
+    @effect("slow")
+    def slow() -> str:
+        halt.stand()
+        return "done"
+
+    monkeypatch.setattr(leg.Leg, "quiet", quiet)
+    job, _ = store.enqueue("graph", {"log": []})
+    with InThread(store, chain(lambda _s: {"log": [slow()]}), lease=0.3):
+        halt.wait_until_reached()
+        store.cancel(job.public_id)
+        assert arrived.wait(PATIENCE)
+        halt.release()
+    assert store.job(job.public_id).status == "failed"
+    assert json.loads(store.job(job.public_id).error_json or "")["code"] == "cancelled"
+    assert [found.state for found in store.effects(job)] == ["confirmed"]
+
+
+def test_a_job_cancelled_in_mid_effect_asks_what_became_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled while a thread of an effect is under way for long: a person settles it, a late result does not."""
+    monkeypatch.setattr(leg, "EFFECT_GRACE_S", 0.05)
     halt, came_back = Halt(), threading.Event()
 
     @effect("slow")
@@ -566,9 +593,12 @@ class Notice(logging.Handler):
             self.seen.set()
 
 
-def test_a_job_that_could_not_be_settled_is_taken_up_again(store: Store, clock: ManualClock) -> None:
-    """With the disk full at the end of a run nothing is invented: its lease expires, and with space the job goes on."""
-    notice = Notice("could not be settled")
+def test_a_job_is_settled_when_the_disk_has_room_again(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the disk full at the end of a run nothing is invented; with space it is settled and goes on."""
+    monkeypatch.setattr("everstep.runtime.worker.SETTLE_RETRY_S", 0.01)
+    notice = Notice("cannot be settled")
     logging.getLogger("everstep.worker").addHandler(notice)
     halt = Halt()
     bodies: list[int] = []
@@ -581,8 +611,8 @@ def test_a_job_that_could_not_be_settled_is_taken_up_again(store: Store, clock: 
             assert notice.seen.wait(PATIENCE)
             assert store.job(job.public_id).status == "running"
             limit_pages(store, 1_000_000)
-            # Slower than the heartbeats: a lease that they still extended would never expire.
-            until(lambda: clock.advance(5) or store.job(job.public_id).claim_no == 2, "the next claim")
+            until(lambda: store.job(job.public_id).status == "retry", "the settlement")
+            clock.advance(60_000)
     finally:
         logging.getLogger("everstep.worker").removeHandler(notice)
     assert result(store, job) == ["x" * 100_000]
