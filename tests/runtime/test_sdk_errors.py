@@ -243,6 +243,11 @@ def test_grpcs_unavailable_proves_nothing() -> None:
     unavailable = google_exceptions.ServiceUnavailable("gone")
     assert meaning(classify(unavailable)) == ("retry", False, "service_unavailable")
     assert classify(unavailable).service == "google-api-core"
+
+    def tried_once() -> None:
+        raise google_exceptions.ServiceUnavailable("gone")
+
+    assert not classify(raised(Retry(predicate=lambda error: False)(tried_once))).surely_not_sent
     assert meaning(classify(google_exceptions.ResourceExhausted("full"))) == ("retry", False, "rate_limited")
     assert classify(google_exceptions.Aborted("again")).kind == "retry"
     assert classify(google_exceptions.FailedPrecondition("not now")).kind == "review"
