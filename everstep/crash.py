@@ -2,21 +2,28 @@
 
 `EVERSTEP_CRASH_AT="effect.called@2"` kills the process the second time it passes the point `effect.called`; a point may
 carry a
-subject: `effect.called:git.push`. Without the variable a point costs one comparison.
+subject: `effect.called:git.push`. Without the variable, and without an observer, a point costs two comparisons.
 
 Points, in the order of a job's life: `job.claimed`, `checkpoint.before_put`, `checkpoint.after_put`,
-`writes.after_put`, `effect.intended`, `effect.called`, `effect.confirmed`, `job.before_settle`, `job.settled`.
+`writes.after_put`, `effect.intended`, `effect.called`, `effect.confirmed`, `job.before_settle`, `job.settled`. The
+workers of `everstep crash-test` have one more: `node.finished`, when a node's body has ended and nothing of it is
+stored.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from threading import Lock
+from typing import Any
 
 VARIABLE = "EVERSTEP_CRASH_AT"
 
+Observer = Callable[[str, str, Any], None]
+
 _armed = os.environ.get(VARIABLE)
+_observer: Observer | None = None
 _passed = 0
 _lock = Lock()
 
@@ -27,13 +34,24 @@ def arm(where: str | None) -> None:
     _armed, _passed = where, 0
 
 
-def point(name: str, subject: str = "") -> None:
+def observe(observer: Observer | None) -> None:
+    """Tell of every point that is passed, before the process may die there: its name, its subject, what it is about."""
+    global _observer
+    _observer = observer
+
+
+def point(name: str, subject: str = "", about: Any = None) -> None:
     """Die here with SIGKILL if this point, for the n-th time, is where the environment says to.
 
     Args:
         name: The point's name.
         subject: What is being done there (an effect's or graph's name); matched when the variable names one.
+        about: The thing itself, for an observer.
     """
+    if _armed is None and _observer is None:
+        return
+    if _observer is not None:
+        _observer(name, subject, about)
     if _armed is None:
         return
     wanted, _, count = _armed.partition("@")

@@ -307,3 +307,13 @@ class ExceptionTypeInvalid(EverstepError):
 
     code = "exception_type_invalid"
     exit_code = EX_USAGE
+
+
+# ---- crash tests
+
+
+class CrashTestImpossible(EverstepError):
+    """The graph cannot be crash-tested: it does not finish when nothing is killed."""
+
+    code = "crash_test_impossible"
+    exit_code = EX_DATAERR

@@ -56,7 +56,7 @@ def everstep(context: click.Context) -> None:
 
 
 def _register() -> None:
-    from everstep.cli import classify, demo, doctor, jobs, review, submit, worker
+    from everstep.cli import classify, crash_test, demo, doctor, jobs, review, submit, worker
 
     commands: tuple[click.Command, ...] = (
         submit.submit,
@@ -68,6 +68,7 @@ def _register() -> None:
         jobs.retry,
         jobs.cancel,
         classify.classify,
+        crash_test.crash_test,
         doctor.doctor,
         demo.demo,
     )

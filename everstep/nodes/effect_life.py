@@ -318,7 +318,7 @@ def _call(
     call: Callable[[str], Any],
     probe: Callable[[], Any],
 ) -> Settling:
-    crash.point("effect.intended", declaration.name)
+    crash.point("effect.intended", declaration.name, (entry.key, declaration))
     token = _calling.set(calling)
     try:
         result = yield _Call(lambda: call(entry.key))
@@ -340,7 +340,7 @@ def _call(
         raise _unknown(entry) from error
     finally:
         _calling.reset(token)
-    crash.point("effect.called", declaration.name)
+    crash.point("effect.called", declaration.name, (entry.key, declaration))
     try:
         ledger.encode_result(result)
     except Exception as error:
@@ -351,7 +351,7 @@ def _call(
             effect=declaration.name,
         )
     confirmed = yield _confirm(attempt, entry, result, "call")
-    crash.point("effect.confirmed", declaration.name)
+    crash.point("effect.confirmed", declaration.name, (entry.key, declaration))
     return confirmed, None
 
 

@@ -28,6 +28,7 @@ COMMANDS = [
     ("retry",),
     ("cancel",),
     ("classify",),
+    ("crash-test",),
     ("doctor",),
     ("demo",),
 ]

@@ -1,0 +1,82 @@
+"""Where two values of JSON data differ, and what differs by itself from one uninterrupted run to the next.
+
+A place is a path such as `messages[2].id`. What differs by itself is known by a pattern: `messages[*].id`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, cast
+
+TEXT = 60
+_INDEX = re.compile(r"\[\d+\]")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where two values differ; `expected` and `actual` in short."""
+
+    path: str
+    expected: str
+    actual: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.actual} instead of {self.expected}"
+
+
+def differences(expected: Any, actual: Any, ignored: frozenset[str] = frozenset()) -> list[Difference]:
+    """The places where two values differ, in their order, without those below an ignored pattern.
+
+    Args:
+        expected: JSON data.
+        actual: JSON data.
+        ignored: Patterns, as `patterns` makes them.
+    """
+    found: list[Difference] = []
+    _compare(expected, actual, "", ignored, found)
+    return found
+
+
+def patterns(found: list[Difference]) -> frozenset[str]:
+    """What to ignore from now on, because it differs by itself."""
+    return frozenset(_pattern(difference.path) for difference in found)
+
+
+def _pattern(path: str) -> str:
+    return _INDEX.sub("[*]", path)
+
+
+def _compare(expected: Any, actual: Any, path: str, ignored: frozenset[str], found: list[Difference]) -> None:
+    if _pattern(path or "the state") in ignored or (expected == actual and type(expected) is type(actual)):
+        return
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        before, after = cast("dict[str, Any]", expected), cast("dict[str, Any]", actual)
+        for name in dict.fromkeys([*before, *after]):
+            where = f"{path}.{name}" if path else name
+            _compare(before.get(name, _MISSING), after.get(name, _MISSING), where, ignored, found)
+        return
+    if isinstance(expected, list) and isinstance(actual, list):
+        before, after = cast("list[Any]", expected), cast("list[Any]", actual)
+        if len(before) == len(after):
+            for index, (one, other) in enumerate(zip(before, after, strict=True)):
+                _compare(one, other, f"{path}[{index}]", ignored, found)
+            return
+    found.append(Difference(path or "the state", _short(expected), _short(actual)))
+
+
+class _Missing:
+    """The value of a name that is not there."""
+
+
+_MISSING = _Missing()
+
+
+def _short(value: Any) -> str:
+    if value is _MISSING:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) > TEXT:
+        text = text[: TEXT - 1] + "…"
+    return f"{len(cast('list[Any]', value))} items {text}" if isinstance(value, list) else text

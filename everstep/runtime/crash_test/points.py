@@ -1,0 +1,79 @@
+"""The crash points a graph passes in an uninterrupted run, counted over all workers of that run."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Trace = list[dict[str, Any]]
+"""What one worker told of itself: see `watch`."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One crash point.
+
+    Attributes:
+        name: Its name in `everstep.crash`.
+        subject: The effect or node it concerns; may be empty.
+        occurrence: How often it is passed in the whole run up to here.
+        worker: Which worker of the run passes it, from 0; a review ends one and begins the next.
+        local: How often that worker has passed it.
+        after: The node that had finished last, for points without a subject.
+    """
+
+    name: str
+    subject: str
+    occurrence: int
+    worker: int
+    local: int
+    after: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Name and subject, as `EVERSTEP_CRASH_AT` takes them."""
+        return f"{self.name}:{self.subject}" if self.subject else self.name
+
+    @property
+    def label(self) -> str:
+        """Name, subject and occurrence: which point of the run it is."""
+        return f"{self.kind}@{self.occurrence}"
+
+    @property
+    def crash_at(self) -> str:
+        """What `EVERSTEP_CRASH_AT` must be in that worker."""
+        return f"{self.kind}@{self.local}"
+
+
+def passed(traces: Sequence[Trace]) -> list[Point]:
+    """The points of a run, in the order they were passed."""
+    points: list[Point] = []
+    everywhere: Counter[tuple[str, str]] = Counter()
+    for worker, trace in enumerate(traces):
+        here: Counter[tuple[str, str]] = Counter()
+        for event in trace:
+            if event["event"] != "point":
+                continue
+            which = (str(event["name"]), str(event["subject"]))
+            everywhere[which] += 1
+            here[which] += 1
+            points.append(Point(*which, everywhere[which], worker, here[which], str(event.get("after", ""))))
+    return points
+
+
+def choose(points: Sequence[Point], *, number: int | None, seed: int, only: Sequence[str]) -> list[Point]:
+    """Those to test, in the order they are passed.
+
+    Args:
+        points: All of them.
+        number: How many, drawn at random; None: all.
+        seed: Of the draw; the same seed and points give the same draw.
+        only: Beginnings of labels; when given, others are left out before the draw.
+    """
+    kept = [point for point in points if not only or point.label.startswith(tuple(only))]
+    if number is None or number >= len(kept):
+        return kept
+    return [kept[index] for index in sorted(random.Random(seed).sample(range(len(kept)), number))]

@@ -1,0 +1,157 @@
+"""What a crash test found: the verdict, and the same as JSON data for scripts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from everstep.checkpoints.answers import MISSING
+from everstep.runtime.crash_test.judgement import PointResult, Reference
+from everstep.runtime.crash_test.one_run import EffectSeen, Run
+
+INFORMATION = ("network", "database")
+"""Kinds of touches that fail nothing by themselves: whether they only read cannot be seen."""
+
+
+@dataclass(frozen=True)
+class Touch:
+    """A node touched the world outside an effect; `allowed` by the user, or by its kind `information` only."""
+
+    node: str
+    kind: str
+    what: str
+    where: str
+    allowed: bool
+
+    @property
+    def fails(self) -> bool:
+        """Whether the test fails for it."""
+        return not self.allowed and self.kind not in INFORMATION
+
+
+@dataclass
+class Report:
+    """The outcome of a crash test.
+
+    Attributes:
+        seed: What repeats it: the draw of points and the order of sets.
+        passed: How many crash points the graph passes.
+        results: Of those that were tested, in the order they are passed.
+        touches: What nodes do outside of effects, in whatever run.
+        unused_answers: Answers of the user that no question asked for.
+    """
+
+    graph: str
+    seed: int
+    passed: int
+    reference: Reference
+    results: list[PointResult] = field(default_factory=list[PointResult])
+    touches: list[Touch] = field(default_factory=list[Touch])
+    unused_answers: list[str] = field(default_factory=list[str])
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing differed, and no node touches the world outside an effect."""
+        return not any(touch.fails for touch in self.touches) and not any(
+            result.outcome in ("differs", "hung") for result in self.results
+        )
+
+    def verdict(self) -> str:
+        """One line."""
+        counts = Counter(result.outcome for result in self.results)
+        kills = len(self.results) - counts["not reached"]
+        words = [f"{kills} kills at {self.passed} crash points" if kills != self.passed else f"{kills} kills"]
+        words.append(f"{counts['held'] + counts['asks']} held")
+        for outcome, text in (
+            ("asks", "of them ask a person about an effect"),
+            ("differs", "differ"),
+            ("hung", "hung"),
+            ("not reached", "not reached"),
+        ):
+            if counts[outcome]:
+                words.append(f"{counts[outcome]} {text}")
+        touching = sorted({touch.node for touch in self.touches if touch.fails})
+        if touching:
+            words.append(
+                f"{', '.join(touching)} {'touches' if len(touching) == 1 else 'touch'} the world outside an effect"
+            )
+        return "; ".join(words)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON data; docs/crash-test.md documents the fields."""
+        run = self.reference.run
+        return {
+            "graph": self.graph,
+            "seed": self.seed,
+            "held": self.held,
+            "verdict": self.verdict(),
+            "points_passed": self.passed,
+            "points_tested": len(self.results),
+            "uninterrupted": {
+                "status": run.status,
+                "state": run.state,
+                "attempts": run.attempts,
+                "nodes": dict(sorted(run.bodies().items())),
+                "effects": [_effect(effect) for effect in run.effects],
+                "reviews": [
+                    {"kind": asked.kind, "question": asked.question, "answer": asked.answer.as_dict()}
+                    for asked in run.asked
+                ],
+                "seconds": round(run.seconds, 3),
+            },
+            "differs_by_itself": {
+                "state": sorted(self.reference.unstable_state),
+                "world": self.reference.unstable_world,
+                "questions": not self.reference.stable_questions,
+            },
+            "touches": [{**asdict(touch), "fails": touch.fails} for touch in self.touches],
+            "unused_answers": self.unused_answers,
+            "points": [_point(result) for result in self.results],
+        }
+
+
+def touches(runs: list[Run], allowed: tuple[str, ...]) -> list[Touch]:
+    """The different touches of some runs.
+
+    Args:
+        runs: The runs.
+        allowed: Texts; a touch whose node, kind, call and place together hold one is allowed.
+    """
+    found: dict[tuple[str, ...], Touch] = {}
+    for run in runs:
+        for event in run.touches():
+            words = tuple(str(event[name]) for name in ("node", "kind", "what", "where"))
+            line = f"{words[0]} {words[1]} {words[2]} {words[3]}"
+            found.setdefault(words, Touch(*words, allowed=any(text in line for text in allowed)))
+    return [*found.values()]
+
+
+def _effect(effect: EffectSeen) -> dict[str, Any]:
+    known = None if effect.result is MISSING else effect.result
+    return {
+        "name": effect.name,
+        "state": effect.state,
+        "calls": effect.calls,
+        "settled_by": effect.settled_by,
+        "arguments": effect.arguments,
+        "result": known,
+    }
+
+
+def _point(result: PointResult) -> dict[str, Any]:
+    return {
+        "point": result.point.label,
+        "after": result.point.after,
+        "worker": result.point.worker,
+        "crash_at": result.point.crash_at,
+        "outcome": result.outcome,
+        "problems": result.problems,
+        "notes": result.notes,
+        "ran_again": result.ran_again,
+        "effects": [_effect(effect) for effect in result.effects],
+        "asked": result.asked,
+        "status": result.status,
+        "attempts": result.attempts,
+        "seconds": result.seconds,
+    }

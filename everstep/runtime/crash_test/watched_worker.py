@@ -1,0 +1,60 @@
+"""The worker of a crash test: `everstep worker --until-idle`, watched from inside, and killed where told."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from everstep import crash
+from everstep.checkpoints.store import Store
+from everstep.graphs.loader import GraphCatalogue
+from everstep.observability.tracing import Tracing
+from everstep.runtime.crash_test import watch
+from everstep.runtime.worker import Worker
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is to do.
+
+    Attributes:
+        config: The user's `langgraph.json`.
+        store: URL of the record.
+        crash_at: The crash point it dies at, as `EVERSTEP_CRASH_AT` names it; None: it lives.
+        folder: The run's own folder; what is written there is not the outside world, except below `place`.
+        place: The run's part of the outside world.
+        observed: File that is told of what the worker does.
+        log: File for its output.
+    """
+
+    config: str
+    store: str
+    crash_at: str | None
+    folder: str
+    place: str
+    observed: str
+    log: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+def work(order: Order) -> int:
+    """Run jobs until none is left that could run without a person, or the crash point is reached.
+
+    Returns:
+        The process's exit code.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("langgraph.checkpoint.serde.jsonplus").setLevel(logging.ERROR)
+    catalogue = GraphCatalogue.from_config(order.config)
+    catalogue.prepare()
+    with Store.open(order.store, create=False) as store:
+        watch.begin(Path(order.observed), folder=Path(order.folder), place=Path(order.place))
+        crash.arm(order.crash_at)
+        Worker(store, catalogue, concurrency=1, tracing=Tracing()).run(until_idle=True)
+    return 0
