@@ -1,4 +1,7 @@
-"""Fixtures of every test that needs a record; a module that needs a special one defines its own."""
+"""Fixtures of every test that needs a record; a module that needs a special one defines its own.
+
+A module or test marked `both_databases` runs on SQLite and on a real PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,19 @@ import pytest
 
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
-from tests.support.record import fresh
+from tests.support.record import record
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked on both databases."""
+    if "database" in metafunc.fixturenames and metafunc.definition.get_closest_marker("both_databases"):
+        metafunc.parametrize("database", ["sqlite", "postgres"])
+
+
+@pytest.fixture
+def database() -> str:
+    """Where the record of a test is."""
+    return "sqlite"
 
 
 @pytest.fixture
@@ -19,14 +34,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+def store(tmp_path: Path, clock: ManualClock, database: str) -> Iterator[Store]:
     """An empty record with a clock of its own."""
-    with fresh(tmp_path, clock) as store:
+    with record(database, tmp_path, clock) as store:
         yield store
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[Store]:
+def shared(tmp_path: Path, database: str) -> Iterator[Store]:
     """An empty record that other processes work on too, with the machine's clock."""
-    with fresh(tmp_path) as store:
+    with record(database, tmp_path) as store:
         yield store

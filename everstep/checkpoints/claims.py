@@ -53,6 +53,7 @@ def claim(
         select(agent_jobs)
         .where(ready, agent_jobs.c.id.not_in(tuple(running)))
         .order_by(agent_jobs.c.priority.desc(), agent_jobs.c.next_run_at, agent_jobs.c.id)
+        .with_for_update(skip_locked=True)
     )
     if graphs is not None:
         query = query.where(agent_jobs.c.graph.in_(graphs))
@@ -96,7 +97,7 @@ def _give_up(connection: Connection, job: Job, count: dict[str, int], now: int, 
 def heartbeat(
     connection: Connection, *, now: int, worker: str, lease_ms: int, running: Collection[int]
 ) -> dict[int, tuple[int, bool]]:
-    """Extend the leases this worker still holds, in one statement.
+    """Extend the leases this worker still holds, all at once; a job that is being written this moment at the next beat.
 
     Args:
         connection: The write transaction.
@@ -109,15 +110,21 @@ def heartbeat(
         For each job still held: row id → (claim number, whether its cancellation was requested).
     """
     held = and_(agent_jobs.c.status == "running", agent_jobs.c.leased_by == worker, agent_jobs.c.id.in_(tuple(running)))
-    connection.execute(update(agent_jobs).where(held).values(lease_until=now + lease_ms))
-    rows = connection.execute(
-        select(agent_jobs.c.id, agent_jobs.c.claim_no, agent_jobs.c.cancel_requested_at).where(held)
-    )
+    query = select(agent_jobs.c.id, agent_jobs.c.claim_no, agent_jobs.c.cancel_requested_at).where(held)
+    rows = connection.execute(query.with_for_update(skip_locked=True)).all()
+    mine = and_(held, agent_jobs.c.id.in_([row.id for row in rows]))
+    connection.execute(update(agent_jobs).where(mine).values(lease_until=now + lease_ms))
     return {row.id: (row.claim_no, row.cancel_requested_at is not None) for row in rows}
 
 
-def fence(connection: Connection, job_id: int, claim_no: int) -> None:
-    """Check, in this transaction, that the claim is still the job's.
+def fence(connection: Connection, job_id: int, claim_no: int, *, writing: bool = True) -> None:
+    """Check that the claim is still the job's, and keep it so until this transaction ends.
+
+    Args:
+        connection: The transaction.
+        job_id: Row id of the job.
+        claim_no: The claim.
+        writing: Whether the transaction may write; one that only looks cannot keep anything so.
 
     Raises:
         LostClaim: It is not; the caller must write nothing.
@@ -125,6 +132,7 @@ def fence(connection: Connection, job_id: int, claim_no: int) -> None:
     held = select(agent_jobs.c.id).where(
         agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running"
     )
+    held = held.with_for_update() if writing else held
     if connection.execute(held).first() is None:
         raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")
 
@@ -149,7 +157,7 @@ def advance(
     changed = connection.execute(
         update(agent_jobs)
         .where(held)
-        .values(input_applied=1, progress=agent_jobs.c.progress + progressed, updated_at=now, **columns)
+        .values(input_applied=1, progress=agent_jobs.c.progress + int(progressed), updated_at=now, **columns)
     )
     if changed.rowcount == 0:
         raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")

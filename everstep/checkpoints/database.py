@@ -1,255 +1,137 @@
-"""Opening a SQLite record: connections with the right pragmas, migrations under a lock, errors one can act on."""
+"""What a record needs of its database, and which database a store URL names."""
 
 from __future__ import annotations
 
-import random
 import re
-import sqlite3
-import threading
-import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
+from sqlalchemy import Connection, Engine, Table, inspect
+from sqlalchemy.dialects import postgresql, sqlite
 
-from everstep.errors import EverstepError, StoreCorrupt, StoreNotFound, StoreTooNew, StoreUnavailable, StoreUrlInvalid
+from everstep.clock import Clock
+from everstep.errors import StoreUrlInvalid
 
-HEAD = "0001"
-BUSY_TIMEOUT_S = 30.0
-JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024
-
-_migrating = threading.Lock()
+if TYPE_CHECKING:
+    from everstep.checkpoints.saver import StepSaver
 
 
-def path_of(url: str) -> Path:
-    """The file a `sqlite:///…` URL names.
+class Database(Protocol):
+    """A database that can hold a record.
+
+    Attributes:
+        label: Its name for people: a path, or a URL without password.
+        checkpoint_tables: LangGraph's tables in it.
+        poll_s: Seconds after which a worker looks for work though nobody woke it.
+    """
+
+    label: str
+    checkpoint_tables: tuple[str, ...]
+    poll_s: float
+
+    def prepare(self, *, create: bool) -> None:
+        """Create or migrate the record; does nothing when it is up to date.
+
+        Raises:
+            StoreNotFound: There is none, and it may not be made.
+            StoreUnavailable: It cannot be reached, opened or written.
+            StoreCorrupt: It is damaged, or belongs to another program.
+            StoreTooNew: A newer Everstep wrote it.
+        """
+        ...
+
+    def writing_engine(self) -> Engine:
+        """Connections to write with."""
+        ...
+
+    def reading_engine(self) -> Engine:
+        """Connections for snapshots, which refuse to write."""
+        ...
+
+    def checkpoint_reader(self) -> Any:
+        """What its savers read with; has `close()`."""
+        ...
+
+    def saver_class(self) -> type[StepSaver]:
+        """The checkpoint saver for it."""
+        ...
+
+    def clock(self) -> Clock:
+        """The one clock that decides leases and due times: that of the database's host."""
+        ...
+
+    def translate(self, error: BaseException) -> Exception:
+        """The catalogue error for a database error; other errors come back as they are."""
+        ...
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Whether the transaction only met another one, and may simply be run again."""
+        ...
+
+    def own_errors(self) -> tuple[type[BaseException], ...]:
+        """Errors the driver itself raises, which `translate` knows."""
+        ...
+
+    def problem(self, connection: Connection) -> str | None:
+        """What is damaged, if anything; for `doctor`."""
+        ...
+
+    def size(self, connection: Connection) -> int:
+        """Bytes it takes."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> AbstractContextManager[Any]:
+        """While entered, call `wake` (on any thread) when another process may have made work ready."""
+        ...
+
+
+def of_url(url: str) -> Database:
+    """The database a store URL names.
 
     Raises:
-        StoreUrlInvalid: The URL is of another kind.
+        StoreUrlInvalid: It names none that is supported.
     """
-    if url.startswith("sqlite:///") and url not in ("sqlite:///", "sqlite:///:memory:") and "?" not in url:
-        return Path(url.removeprefix("sqlite:///"))
     if url.startswith(("postgresql://", "postgres://")):
-        raise StoreUrlInvalid(
-            f"PostgreSQL is not supported by this version: {url.split('@')[-1]}",
-            next_step="use a file: --store sqlite:///everstep.db",
-        )
+        from everstep.checkpoints.postgres import Postgres
+
+        return Postgres(url)
+    if url.startswith("sqlite:///") and url not in ("sqlite:///", "sqlite:///:memory:") and "?" not in url:
+        from everstep.checkpoints.sqlite import Sqlite
+
+        return Sqlite(url)
     raise StoreUrlInvalid(
         f"not a store URL: {re.sub('//.*@', '//…@', url)!r}",
-        next_step="use sqlite:///FILE (three slashes for a relative file, four for an absolute one); no parameters",
+        next_step="use sqlite:///FILE (three slashes for a relative file, four for an absolute one; no parameters),"
+        " or postgresql://USER@HOST/DATABASE",
     )
 
 
-def raw_connection(path: Path) -> sqlite3.Connection:
-    """A plain connection in autocommit mode; transactions are begun explicitly."""
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute(f"PRAGMA journal_size_limit={JOURNAL_SIZE_LIMIT}")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
+def insert_or_ignore(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+    """Insert a row, unless there is one already; the table's unique constraints decide, never a look before.
 
-
-def writing_engine(path: Path) -> Engine:
-    """An engine whose transactions take the write lock as they begin (`BEGIN IMMEDIATE`): no read can go stale."""
-    return _engine(path, "BEGIN IMMEDIATE", NullPool)
-
-
-def reading_engine(path: Path) -> Engine:
-    """An engine for snapshots; its connections refuse to write."""
-    engine = _engine(path, "BEGIN", QueuePool)
-
-    def refuse_writes(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
-        connection.execute("PRAGMA query_only=ON")
-
-    event.listen(engine, "connect", refuse_writes)
-    return engine
-
-
-def _engine(path: Path, begin: str, pool: type[NullPool] | type[QueuePool]) -> Engine:
-    engine = create_engine("sqlite://", creator=lambda: raw_connection(path), poolclass=pool)
-
-    def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    event.listen(engine, "begin", on_begin)
-    return engine
-
-
-def prepare(path: Path, *, create: bool = True) -> None:
-    """Create or migrate the record at `path`; does nothing when it is up to date.
-
-    Args:
-        path: The file.
-        create: Whether to make a record where there is none.
-
-    Raises:
-        StoreNotFound: There is none, and it may not be made.
-        StoreUnavailable: The folder is missing, or the file cannot be opened or written.
-        StoreCorrupt: The file is not a SQLite database, is damaged, or belongs to another program.
-        StoreTooNew: A newer Everstep wrote it.
+    Returns:
+        Whether it was inserted.
     """
-    try:
-        if not path.parent.is_dir():
-            raise StoreUnavailable(
-                f"the folder of the record does not exist: {path.parent}",
-                next_step=f"create it (mkdir -p {path.parent}) or give another --store",
-                path=str(path),
-            )
-        if path.is_dir():
-            raise StoreUnavailable(
-                f"the record {path} is a folder",
-                next_step=f"name a file in it: --store sqlite:///{path / 'everstep.db'}",
-                path=str(path),
-            )
-        version = _version(path)
-        if version is None and not create:
-            raise StoreNotFound(
-                f"there is no record at {path}" + (", but another file" if path.exists() else ""),
-                next_step="name the right one with --store sqlite:///FILE or EVERSTEP_STORE;"
-                " everstep submit and everstep worker make a new one",
-                path=str(path),
-            )
-        if version != HEAD:
-            with _migrating:  # Alembic keeps what it works on in module globals, so threads take turns
-                _migrate(path)
-    except (sqlite3.Error, DBAPIError) as error:
-        raise translate(error, path) from error
-    except OSError as error:
-        what, next_step = _UNAVAILABLE[sqlite3.SQLITE_PERM]
-        raise StoreUnavailable(f"the record {path} {what}: {error.strerror}", next_step=next_step) from error
+    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table).values(**values).on_conflict_do_nothing().returning(table.c.id)
+    return connection.execute(statement).first() is not None
 
 
-def _version(path: Path) -> str | None:
-    """The record's schema version; None for a new file."""
-    if not path.exists():
-        return None
-    connection = raw_connection(path)
-    try:
-        tables = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-        if "alembic_version" not in tables:
-            _refuse_foreign(path, tables)
-            return None
-        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    finally:
-        connection.close()
-    version = None if row is None else str(row[0])
-    if version is not None and not (version.isdigit() and len(version) == len(HEAD)):
-        raise StoreCorrupt(
-            f"the database {path} belongs to another program: its schema has version {version!r}",
-            next_step="give another --store",
-            path=str(path),
-        )
-    if version is not None and version > HEAD:
-        raise StoreTooNew(
-            f"the record {path} has schema {version}, this Everstep knows up to {HEAD}",
-            next_step="upgrade Everstep, or use another --store",
-            path=str(path),
-        )
-    return version
-
-
-def _refuse_foreign(path: Path, tables: set[str]) -> None:
-    """A file of LangGraph's saver may become a record; one with tables of our names that we did not make may not."""
-    from everstep.checkpoints.schema import metadata
-
-    clash = sorted(tables & set(metadata.tables))
-    if clash:
-        raise StoreCorrupt(
-            f"the database {path} belongs to another program: it has tables named {', '.join(clash)}",
-            next_step="give another --store",
-            path=str(path),
-        )
-
-
-def _migrate(path: Path) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    _set_up_saver_tables(path)
-    engine = writing_engine(path)
-    try:
-        with (
-            engine.begin() as connection
-        ):  # the write lock is held: of several processes one migrates, the others then see it done
-            settings = Config()
-            settings.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-            settings.attributes["connection"] = connection
-            command.upgrade(settings, HEAD)
-    finally:
-        engine.dispose()
-
-
-def _set_up_saver_tables(path: Path) -> None:
-    """WAL, and LangGraph's tables by its own saver. Switching to WAL ignores the busy timeout, so it is retried."""
-    from langgraph.checkpoint.sqlite import SqliteSaver
-
-    for attempt in range(20):
-        connection = raw_connection(path)
-        try:
-            SqliteSaver(connection).setup()
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or attempt == 19:
-                raise
-            time.sleep(random.uniform(0.01, 0.1))
-        finally:
-            connection.close()
+def notify(connection: Connection) -> None:
+    """Wake the workers of other processes when this transaction commits; where nothing can, they look by themselves."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_notify('everstep', '')")
 
 
 def require_writable(connection: Connection) -> None:
-    """Refuse, in a write transaction, a record that is read-only; `BEGIN IMMEDIATE` alone lets it pass."""
-    connection.exec_driver_sql("DELETE FROM agent_jobs WHERE 0")
+    """Refuse, in a write transaction, a record that is read-only; beginning one alone may let it pass."""
+    connection.exec_driver_sql("DELETE FROM agent_jobs WHERE false")
 
 
-def missing_tables(connection: Connection) -> list[str]:
+def missing_tables(connection: Connection, checkpoint_tables: tuple[str, ...]) -> list[str]:
     """Tables the record should have and has not; for `doctor`."""
     from everstep.checkpoints.schema import metadata
 
     present = set(inspect(connection).get_table_names())
-    return sorted({*metadata.tables, "checkpoints", "writes"} - present)
-
-
-_UNAVAILABLE: dict[int, tuple[str, str]] = {
-    sqlite3.SQLITE_READONLY: ("is read-only", "make the file and its folder writable, or give another --store"),
-    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "check that the file and its folder exist and are accessible"),
-    sqlite3.SQLITE_FULL: (
-        "has no space left",
-        "free disk space; nothing was lost, the work goes on when there is space",
-    ),
-    sqlite3.SQLITE_IOERR: ("cannot be read or written (I/O error)", "check the disk, then run everstep doctor"),
-    sqlite3.SQLITE_BUSY: (
-        "stayed locked by another process",
-        "find what holds it open (another tool in a transaction?) and try again",
-    ),
-    sqlite3.SQLITE_PERM: ("may not be accessed", "check the permissions of the file and its folder"),
-}
-
-
-def translate(error: BaseException, path: Path) -> Exception:
-    """The catalogue error for a database error; other errors come back as they are."""
-    original: Any = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(original, EverstepError):
-        return original
-    code = getattr(original, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StoreCorrupt(
-            f"the record {path} is not a SQLite database or is damaged: {original}",
-            next_step="keep the file, restore a backup or recover it (sqlite3 FILE .recover), or give another --store",
-            path=str(path),
-        )
-    if code == sqlite3.SQLITE_ERROR and str(original).startswith(("no such table", "no such column")):
-        return StoreCorrupt(
-            f"the record {path} lacks what belongs to it: {original}",
-            next_step="restore a backup, or give another --store; everstep doctor tells what is missing",
-            path=str(path),
-        )
-    if code in _UNAVAILABLE:
-        what, next_step = _UNAVAILABLE[code]
-        return StoreUnavailable(f"the record {path} {what}: {original}", next_step=next_step, path=str(path))
-    return original if isinstance(original, Exception) else RuntimeError(str(original))
+    return sorted({*metadata.tables, *checkpoint_tables} - present)

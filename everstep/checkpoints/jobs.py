@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
 from everstep.checkpoints.canonical import digest
+from everstep.checkpoints.database import insert_or_ignore, notify
 from everstep.checkpoints.schema import agent_jobs, job_events
 from everstep.clock import uuid7
 from everstep.errors import JobNotFound, JobStateConflict, KeyConflict, PayloadInvalid
@@ -115,6 +116,12 @@ def get(connection: Connection, job_id: int) -> Job:
     return job_of(connection.execute(select(agent_jobs).where(agent_jobs.c.id == job_id)).mappings().one())
 
 
+def lock(connection: Connection, job_id: int) -> Job:
+    """The job by row id, held until the transaction ends, so that what is decided by it stays true."""
+    query = select(agent_jobs).where(agent_jobs.c.id == job_id).with_for_update()
+    return job_of(connection.execute(query).mappings().one())
+
+
 def find(connection: Connection, public_id: str) -> Job:
     """The job by public id, or by a prefix of it that fits one job only.
 
@@ -168,9 +175,9 @@ def enqueue(
         "created_at": now,
         "updated_at": now,
     }
-    inserted = connection.execute(insert(agent_jobs).prefix_with("OR IGNORE").values(values))
+    created = insert_or_ignore(connection, agent_jobs, values)
     job = job_of(connection.execute(select(agent_jobs).where(agent_jobs.c.idempotency_key == key)).mappings().one())
-    if inserted.rowcount == 0:
+    if not created:
         if job.payload_digest != payload_digest:
             raise KeyConflict(
                 f"the key {key!r} belongs to job {job.public_id} ({job.status}), which has another graph or input",
@@ -181,6 +188,7 @@ def enqueue(
             )
         return Enqueued(job, created=False)
     _event(connection, job, None, "pending", now, owner, "enqueued")
+    notify(connection)
     return Enqueued(job, created=True)
 
 
@@ -216,6 +224,8 @@ def transition(connection: Connection, job: Job, to: str, *, now: int, actor: st
         raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
     after = get(connection, job.id)
     _event(connection, after, job.status, to, now, actor, reason)
+    if to == "pending":
+        notify(connection)
     return after
 
 

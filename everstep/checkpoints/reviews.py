@@ -9,9 +9,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, and_, func, select, update
 
 from everstep.checkpoints import answers, effects, jobs
+from everstep.checkpoints.database import insert_or_ignore
 from everstep.checkpoints.schema import reviews as table
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import ReviewAnswered, ReviewAnswerInvalid, ReviewNotFound
@@ -127,7 +128,7 @@ def open_all(connection: Connection, job: jobs.Job, questions: list[Question], *
             table.c.subject == question.subject,
             table.c.occurrence == question.occurrence,
         )
-        if connection.execute(insert(table).prefix_with("OR IGNORE").values(values)).rowcount == 0:
+        if not insert_or_ignore(connection, table, values):
             asked = {name: values[name] for name in ("status", "value_json", "value_digest")}
             unanswered = and_(row, table.c.status != "answered")
             connection.execute(update(table).where(unanswered).values(answered_at=None, **asked))
@@ -190,6 +191,7 @@ def answer(
             next_step=f"it takes: {', '.join(answers.choices(review.kind, review.value))}",
             review=review.public_id,
         )
+    job = jobs.lock(connection, review.job_id)
     resume = answers.resume_value(review.value, decision, value, reason) if review.kind == "interrupt" else None
     changed = connection.execute(
         update(table)
@@ -206,7 +208,6 @@ def answer(
     )
     if changed.rowcount == 0:
         raise _answered(find(connection, review.public_id))
-    job = jobs.get(connection, review.job_id)
     if review.kind == "effect":
         effects.settle_by_person(
             connection,

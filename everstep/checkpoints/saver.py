@@ -1,10 +1,10 @@
-"""`StepSaver`: LangGraph's own SQLite saver, joined to the record's transaction and fenced by the claim.
+"""`StepSaver`: LangGraph's own saver, joined to the record's transaction and fenced by the claim.
 
-The stock saver does all checkpoint SQL. Its cursor is replaced: what it writes is recorded in the caller's thread (so
-values are serialised before anything can change them) and then run by the record's single writer, in one transaction
-with the check that the claim still holds and with the job's progress. What it reads uses a connection of its own. So a
-stock `SqliteSaver` can open the file and read every thread, and a write by a worker that lost its claim changes
-nothing.
+The stock saver of the database does all checkpoint SQL. Its cursor is replaced: what it writes is recorded in the
+caller's thread (so values are serialised before anything can change them) and then run by the record's single writer,
+in one transaction with the check that the claim still holds and with the job's progress. What it reads uses a
+connection of its own. So a stock `SqliteSaver` or `PostgresSaver` can read every thread of a record, and a write by a
+worker that lost its claim changes nothing.
 """
 
 from __future__ import annotations
@@ -12,25 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.sqlite import SqliteSaver
 from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import claims, jobs, payload, serialization, threads
-from everstep.checkpoints.threads import Statement
+from everstep.checkpoints import claims, jobs, payload, serialization
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -69,16 +67,22 @@ class Fence(Protocol):
         ...
 
 
-class _Recorder:
+Statement = tuple[str, Any]
+"""SQL, and its parameters: a tuple, or a list of tuples to run it once for each."""
+
+
+class Recorder:
     """Stands in for the stock saver's cursor and keeps what it wants to run."""
 
     def __init__(self) -> None:
         self.statements: list[Statement] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Keep a statement."""
         self.statements.append((sql, tuple(parameters)))
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
+        """Keep a statement that is run for each of the parameters."""
         self.statements.append((sql, [tuple(row) for row in parameters]))
 
 
@@ -89,32 +93,48 @@ def _without_secrets(error: Any) -> Any:
     return error if clean == text else clean
 
 
-class StepSaver(SqliteSaver):
-    """A checkpoint saver whose every write is one operation of the record's writer.
+class StepSaver(BaseCheckpointSaver[str]):
+    """A checkpoint saver whose every write is one operation of the record's writer. Made for the store's database.
 
     Args:
         store: The record.
         fence: The claim to write under; without one (tools, tests, other threads of work) writes are not fenced.
     """
 
-    def __init__(self, store: Store, fence: Fence | None = None) -> None:
-        super().__init__(store.checkpoint_connection)
-        self.lock = store.checkpoint_lock
-        self.is_setup = True
+    def __new__(cls, store: Store, fence: Fence | None = None) -> StepSaver:
+        """The saver of the store's database; of a subclass, one that is both."""
+        ours = store.saver_class
+        if cls is StepSaver:
+            return object.__new__(ours)
+        return object.__new__(cls if issubclass(cls, ours) else type(cls.__name__, (cls, ours), {}))
+
+    recorder_class = Recorder
+
+    def __init__(self, store: Store, fence: Fence | None = None) -> None:  # the stock saver's was called
         self._store = store
         self._fence = fence
         self._recording = threading.local()
         self._seen: set[str] = set()
         self._warned: set[str] = set()
 
-    @contextmanager
-    def cursor(self, transaction: bool = True) -> Generator[Any]:
-        """The stock saver's hook: a recorder for writes, a real cursor for reads."""
-        if transaction:
-            yield self._recording.recorder
-        else:
-            with super().cursor(transaction=False) as cursor:
-                yield cursor
+    def recorder(self) -> Recorder:
+        """What stands in for the cursor in the write that is under way in this thread."""
+        return self._recording.recorder
+
+    # ---- what differs between databases
+
+    def _answers(self, thread_id: str) -> Sequence[tuple[str, str, str, str, str, bytes]]:
+        """The writes to the channels of interrupts and answers: namespace, checkpoint, task, channel, type, value."""
+        raise NotImplementedError
+
+    def _deletion_of_runs(self, run_ids: Sequence[str]) -> list[Statement]:
+        raise NotImplementedError
+
+    def _copying(self, source_thread_id: str, target_thread_id: str) -> list[Statement]:
+        raise NotImplementedError
+
+    def _pruning(self, thread_id: str) -> list[Statement]:
+        raise NotImplementedError
 
     # ---- writing
 
@@ -229,7 +249,7 @@ class StepSaver(SqliteSaver):
         As LangGraph warns: a `DeltaChannel` of a thread that goes on is rebuilt from its ancestors' writes, so do not
         delete runs in the middle of a live thread that has one.
         """
-        self._submit(threads.deletion_of_runs(run_ids), None).result()
+        self._submit(self._deletion_of_runs(run_ids), None).result()
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`."""
@@ -237,7 +257,7 @@ class StepSaver(SqliteSaver):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread: every checkpoint and write, in every namespace."""
-        self._submit(threads.copy(source_thread_id, target_thread_id), None).result()
+        self._submit(self._copying(source_thread_id, target_thread_id), None).result()
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`."""
@@ -260,7 +280,7 @@ class StepSaver(SqliteSaver):
             if strategy == "delete":
                 self.delete_thread(thread_id)
             else:
-                self._submit(threads.pruning(self, thread_id), None).result()
+                self._submit(self._pruning(thread_id), None).result()
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """As `prune`."""
@@ -269,7 +289,7 @@ class StepSaver(SqliteSaver):
     def _record(self, write: Callable[[], Any], values: Mapping[str, Any]) -> tuple[Any, list[Statement]]:
         if self._fence is not None and self._fence.blocked is not None:
             raise self._fence.blocked
-        recorder = self._recording.recorder = _Recorder()
+        recorder = self._recording.recorder = self.recorder_class()
         try:
             return write(), recorder.statements
         except (TypeError, ValueError, OverflowError) as error:
@@ -354,13 +374,7 @@ class StepSaver(SqliteSaver):
         was used from one that still waits.
         """
         tasks: dict[tuple[str, str, str], dict[str, Any]] = {}
-        with self.cursor(transaction=False) as cursor:
-            rows = cursor.execute(
-                "SELECT checkpoint_ns, checkpoint_id, task_id, channel, type, value FROM writes"
-                " WHERE thread_id = ? AND channel IN (?, ?)",
-                (thread_id, INTERRUPT, RESUME),
-            ).fetchall()
-        for namespace, checkpoint_id, task_id, channel, kind, value in rows:
+        for namespace, checkpoint_id, task_id, channel, kind, value in self._answers(thread_id):
             tasks.setdefault((namespace, checkpoint_id, task_id), {})[channel] = self.serde.loads_typed((kind, value))
         used: dict[str, int] = {}
         for channels in tasks.values():
@@ -371,3 +385,17 @@ class StepSaver(SqliteSaver):
     async def aanswers_used(self, thread_id: str) -> dict[str, int]:
         """As `answers_used`."""
         return await self._store.in_thread(self.answers_used, thread_id)
+
+
+def needed(saver: BaseCheckpointSaver[str], thread_id: str, namespace: str) -> list[str]:
+    """The newest checkpoint of a namespace of a thread, and those ancestors a `DeltaChannel` in it is rebuilt from."""
+    kept: list[str] = []
+    current = saver.get_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
+    waiting: set[str] = set()
+    if current is not None:
+        waiting = set(current.metadata.get("counters_since_delta_snapshot") or ())
+    while current is not None:
+        kept.append(current.checkpoint["id"])
+        waiting -= set(current.checkpoint["channel_values"])
+        current = saver.get_tuple(current.parent_config) if waiting and current.parent_config else None
+    return kept

@@ -8,28 +8,32 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
-from everstep.checkpoints import answers, canonical, database, payload
+from everstep.checkpoints import answers, canonical, payload
 from everstep.checkpoints import effects as ledger
 from everstep.checkpoints import jobs as queue
 from everstep.checkpoints import reviews as questions
+from everstep.checkpoints.database import Database, missing_tables, of_url
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Enqueued, Job
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.schema import agent_jobs, job_events
 from everstep.checkpoints.schema import evidence as evidence_table
+from everstep.checkpoints.sqlite import Sqlite
 from everstep.checkpoints.writer import Writer
-from everstep.clock import Clock, SystemClock, rfc3339
-from everstep.errors import PayloadInvalid
+from everstep.clock import Clock, rfc3339
+from everstep.errors import PayloadInvalid, StoreUrlInvalid
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.saver import StepSaver
 
 T = TypeVar("T")
 
@@ -39,20 +43,19 @@ class Store:
 
     Attributes:
         url: The URL it was opened with.
-        path: The database file.
+        database: The database that holds it.
         clock: Where times come from.
+        checkpoint_reader: What checkpoint savers read with.
     """
 
-    def __init__(self, url: str, path: Path, clock: Clock) -> None:
+    def __init__(self, url: str, database: Database, clock: Clock) -> None:
         self.url = url
-        self.path = path
+        self.database = database
         self.clock = clock
-        self.checkpoint_connection = database.raw_connection(path)
-        self.checkpoint_connection.execute("PRAGMA query_only=ON")
-        self.checkpoint_lock = threading.Lock()
-        self._writing = database.writing_engine(path)
-        self._reading = database.reading_engine(path)
-        self._writer = Writer(self._writing.connect, self._translate)
+        self._writing = database.writing_engine()
+        self._reading = database.reading_engine()
+        self.checkpoint_reader: Any = database.checkpoint_reader()
+        self._writer = Writer(self._writing.connect, database)
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="everstep-read")
 
     @classmethod
@@ -60,20 +63,37 @@ class Store:
         """Open a record; create or migrate it first if need be.
 
         Args:
-            url: `sqlite:///FILE` (three slashes for a relative path, four for an absolute one).
+            url: `sqlite:///FILE` (three slashes for a relative path, four for an absolute one), or
+                `postgresql://USER:PASSWORD@HOST/DATABASE` with the parameters of libpq.
             create: Whether to make a record where there is none.
-            clock: Where times come from; this machine's clock when omitted.
+            clock: Where times come from; the clock of the database's host when omitted.
 
         Raises:
             StoreNotFound: There is no record, and `create` is false.
             StoreUrlInvalid: The URL is of another kind.
-            StoreUnavailable: The file cannot be opened or written.
-            StoreCorrupt: It is no SQLite database, or damaged.
+            StoreUnavailable: The database cannot be reached, opened or written.
+            StoreCorrupt: It is no database of ours, or damaged.
             StoreTooNew: A newer Everstep wrote it.
         """
-        path = database.path_of(url).absolute()
-        database.prepare(path, create=create)
-        return cls(url, path, clock or SystemClock())
+        database = of_url(url)
+        database.prepare(create=create)
+        return cls(url, database, clock or database.clock())
+
+    @property
+    def path(self) -> Path:
+        """The file of a record in SQLite.
+
+        Raises:
+            StoreUrlInvalid: The record is not in a file.
+        """
+        if not isinstance(self.database, Sqlite):
+            raise StoreUrlInvalid(f"{self.database.label} is no file", next_step="use sqlite:///FILE")
+        return self.database.path
+
+    @property
+    def saver_class(self) -> type[StepSaver]:
+        """The checkpoint saver of its database."""
+        return self.database.saver_class()
 
     def close(self) -> None:
         """Finish what was queued and close every connection. Safe to call twice."""
@@ -81,7 +101,7 @@ class Store:
         self._threads.shutdown()
         self._writing.dispose()
         self._reading.dispose()
-        self.checkpoint_connection.close()
+        self.checkpoint_reader.close()
 
     def __enter__(self) -> Store:
         return self
@@ -90,9 +110,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _translate(self, error: DBAPIError) -> Exception:
-        return database.translate(error, self.path)
 
     @property
     def commits(self) -> int:
@@ -113,7 +130,11 @@ class Store:
             with self._reading.connect() as connection:
                 return query(connection)
         except DBAPIError as error:
-            raise self._translate(error) from error
+            raise self.database.translate(error) from error
+
+    def missing_tables(self) -> list[str]:
+        """Tables the record should have and has not."""
+        return self.read(lambda connection: missing_tables(connection, self.database.checkpoint_tables))
 
     async def aread(self, query: Callable[[Connection], T]) -> T:
         """As `read`, without blocking the event loop."""
@@ -299,7 +320,9 @@ class Store:
     def _change(self, change: Callable[..., Job], public_id: str, by: str | None) -> Job:
         now, who = self.clock.now_ms(), by or _user()
         return self.write(
-            lambda connection: change(connection, queue.find(connection, public_id), now=now, actor=who)
+            lambda connection: change(
+                connection, queue.lock(connection, queue.find(connection, public_id).id), now=now, actor=who
+            )
         ).result()
 
 

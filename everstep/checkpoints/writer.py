@@ -9,7 +9,9 @@ and the effects rely on it.
 from __future__ import annotations
 
 import queue
+import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,10 +20,14 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from everstep.checkpoints.database import Database
+
 T = TypeVar("T")
 Operation = Callable[[Connection], T]
 
 MAX_BATCH = 256
+CONFLICTS = 6
+"""How often a transaction that met another one is run again."""
 
 
 class Writer:
@@ -29,12 +35,12 @@ class Writer:
 
     Args:
         connect: Opens the connection; called on the writer's thread. Its `begin()` must take the write lock at once.
-        translate: Turns a database error into the one the caller sees.
+        database: Tells what a database error means.
     """
 
-    def __init__(self, connect: Callable[[], Connection], translate: Callable[[DBAPIError], Exception]) -> None:
+    def __init__(self, connect: Callable[[], Connection], database: Database) -> None:
         self._connect = connect
-        self._translate = translate
+        self._database = database
         self._queue: queue.SimpleQueue[tuple[Operation[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._closed = False
         self._closing = threading.Lock()
@@ -89,38 +95,54 @@ class Writer:
                     for _, future in batch:
                         if not future.done():
                             future.set_exception(reason)
+                    if connection is not None:
+                        connection.close()
+                        connection = None
         if connection is not None:
             connection.close()
 
     def _commit(self, connection: Connection, batch: list[tuple[Operation[Any], Future[Any]]]) -> None:
-        results: list[tuple[Future[Any], Any]] = []
-        failure: BaseException | None = None
-        try:
-            with connection.begin():
-                for operation, future in batch:
-                    connection.exec_driver_sql("SAVEPOINT operation")
-                    try:
-                        result = operation(connection)
-                        connection.exec_driver_sql("RELEASE operation")
-                        results.append((future, result))
-                    except BaseException as error:
-                        future.set_exception(self._seen_by_caller(error))
-                        failure = error
-                        # A full disk or an I/O error makes SQLite end the whole transaction; then this raises.
-                        connection.exec_driver_sql("ROLLBACK TO operation")
-                        connection.exec_driver_sql("RELEASE operation")
-                        failure = None
-        except BaseException as error:
-            with suppress(DBAPIError):
-                connection.rollback()
-            reason = self._seen_by_caller(failure or error)
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(reason)
+        for again in range(CONFLICTS + 1):
+            outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+            failure: BaseException | None = None
+            try:
+                with connection.begin():
+                    for operation, future in batch:
+                        connection.exec_driver_sql("SAVEPOINT operation")
+                        try:
+                            result = operation(connection)
+                            connection.exec_driver_sql("RELEASE SAVEPOINT operation")
+                            outcomes.append((future, result, None))
+                        except BaseException as error:
+                            failure = error
+                            if self._database.is_conflict(error):
+                                raise
+                            # A full disk or an I/O error ends the whole transaction; then this raises.
+                            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT operation")
+                            connection.exec_driver_sql("RELEASE SAVEPOINT operation")
+                            failure = None
+                            outcomes.append((future, None, error))
+            except BaseException as error:
+                with suppress(DBAPIError):
+                    connection.rollback()
+                if self._database.is_conflict(failure or error) and again < CONFLICTS:
+                    time.sleep(random.uniform(0, 0.02 * 2**again))
+                    continue
+                reason = self._seen_by_caller(failure or error)
+                told = {id(future): own for future, _, own in outcomes if own is not None}
+                for _, future in batch:
+                    own = told.get(id(future))
+                    future.set_exception(reason if own is None else self._seen_by_caller(own))
+                if connection.invalidated:
+                    raise
+                return
+            self.commits += 1
+            for future, result, own in outcomes:
+                if own is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(self._seen_by_caller(own))
             return
-        self.commits += 1
-        for future, result in results:
-            future.set_result(result)
 
     def _seen_by_caller(self, error: BaseException) -> BaseException:
-        return self._translate(error) if isinstance(error, DBAPIError) else error
+        return self._database.translate(error) if isinstance(error, DBAPIError) else error

@@ -68,13 +68,14 @@ def _environment() -> Iterator[Finding]:
 
 def _record(store_url: str, config_path: Path) -> Iterator[Finding]:
     from everstep.checkpoints import database
+    from everstep.checkpoints.sqlite import Sqlite
     from everstep.checkpoints.store import Store
 
     try:
-        path = database.path_of(store_url)
-        makeable = os.access(path.parent, os.W_OK | os.X_OK)
-        if makeable and not path.exists():
-            detail = f"{path.absolute()} does not exist yet; everstep submit and everstep worker make it"
+        place = database.of_url(store_url)
+        makeable = not isinstance(place, Sqlite) or os.access(place.path.parent, os.W_OK | os.X_OK)
+        if isinstance(place, Sqlite) and makeable and not place.path.exists():
+            detail = f"{place.label} does not exist yet; everstep submit and everstep worker make it"
             yield Finding("record", "ok", detail)
             return
         with Store.open(store_url, create=not makeable) as store:  # where none can be made, the error tells why
@@ -87,20 +88,20 @@ def _record(store_url: str, config_path: Path) -> Iterator[Finding]:
 def _inside(store: Store, config_path: Path) -> Iterator[Finding]:
     from sqlalchemy import func, select
 
-    from everstep.checkpoints import database
+    from everstep.checkpoints import migrate
     from everstep.checkpoints.schema import agent_jobs
     from everstep.graphs.loader import GraphCatalogue
 
-    missing = store.read(database.missing_tables)
-    problem = store.read(lambda connection: connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
-    if missing or problem != "ok":
+    place = store.database
+    missing = store.missing_tables()
+    problem = store.read(place.problem)
+    if missing or problem:
         detail = f"missing tables: {', '.join(missing)}" if missing else f"damaged: {problem}"
-        yield Finding(
-            "record", "wrong", f"{store.path}: {detail}", "keep the file; restore a backup or run sqlite3 FILE .recover"
-        )
+        advice = "keep the file; restore a backup or run sqlite3 FILE .recover"
+        yield Finding("record", "wrong", f"{place.label}: {detail}", advice)
         return
-    size = sum(file.stat().st_size for file in store.path.parent.glob(f"{store.path.name}*"))
-    yield Finding("record", "ok", f"{store.path}: {size / 1e6:.1f} MB, schema {database.HEAD}, sound")
+    size = store.read(place.size)
+    yield Finding("record", "ok", f"{place.label}: {size / 1e6:.1f} MB, schema {migrate.HEAD}, sound")
     counted = select(agent_jobs.c.status, func.count()).group_by(agent_jobs.c.status)
     counts = store.read(lambda connection: {str(row[0]): int(row[1]) for row in connection.execute(counted)})
     yield Finding("jobs", "ok", ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "none")

@@ -34,7 +34,7 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
         return
     if not found:
         state = f" in state {status}" if status else ""
-        click.echo(f"no jobs{state} in {store.path}; add one with: everstep submit", err=True)
+        click.echo(f"no jobs{state} in {store.database.label}; add one with: everstep submit", err=True)
         return
     from rich.console import Console
     from rich.table import Table

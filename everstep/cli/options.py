@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ store_option = click.option(
     default=DEFAULT_STORE,
     show_default=True,
     show_envvar=True,
-    help="The record: sqlite:///FILE.",
+    help="The record: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
 )
 config_option = click.option(
     "--config",
@@ -49,21 +48,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON t
 
 @contextmanager
 def opened(store_url: str, *, create: bool = False) -> Generator[Store]:
-    """The record, opened for one command. What SQLite says of damage while it is used is an error of the catalogue.
+    """The record, opened for one command. What the database says while it is used is an error of the catalogue.
 
     Args:
         store_url: Where it is.
         create: Whether to make one where there is none; what only looks or answers must not, or a misspelled `--store`
             would look like an empty record.
     """
-    from everstep.checkpoints import database
     from everstep.checkpoints.store import Store
 
     with Store.open(store_url, create=create) as store:
         try:
             yield store
-        except sqlite3.Error as error:
-            raise database.translate(error, store.path) from error
+        except store.database.own_errors() as error:
+            raise store.database.translate(error) from error
 
 
 def parse_json(text: str, what: str) -> Any:

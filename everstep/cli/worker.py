@@ -73,7 +73,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
         running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell)
         if not as_json:
-            click.echo(f"worker {running.id} on {store.path}: {', '.join(catalogue.names())}", err=True)
+            click.echo(f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}", err=True)
         try:
             running.run(until_idle=until_idle)
         except SystemExit as exit_:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 from sqlalchemy.exc import DBAPIError
 
-from everstep.checkpoints import claims, database
+from everstep.checkpoints import claims
 from everstep.checkpoints.store import Store
 
 logger = logging.getLogger("everstep.heartbeat")
@@ -57,7 +57,7 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        engine = database.writing_engine(self._store.path)
+        engine = self._store.database.writing_engine()
         try:
             # At most a second apart, so that a request to cancel is seen soon.
             while not self._stop.wait(min(self._lease_ms / 3000, 1.0)):
@@ -71,7 +71,7 @@ class Heartbeat:
                             running=self._running(),
                         )
                 except DBAPIError as error:
-                    logger.warning("heartbeat failed, trying again: %s", database.translate(error, self._store.path))
+                    logger.warning("heartbeat failed, trying again: %s", self._store.database.translate(error))
                     continue
                 self._on_beat(held)
         finally:

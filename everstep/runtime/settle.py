@@ -56,7 +56,7 @@ def settle(
     Raises:
         LostClaim: The claim is no longer the job's; nothing was written.
     """
-    current = jobs.get(connection, job.id)
+    current = jobs.lock(connection, job.id)
     if current.claim_no != job.claim_no or current.status != "running":
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
     if outcome.kind == "done" and not effects.unsettled(connection, job.id):

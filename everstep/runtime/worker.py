@@ -40,7 +40,6 @@ from everstep.runtime.unserved import Unserved
 
 logger = logging.getLogger("everstep.worker")
 
-POLL_S = 0.2
 OUTAGE_BACKOFF_S = 60.0
 SETTLE_RETRY_S = 5.0
 NODE_THREADS = 8
@@ -145,6 +144,8 @@ class Worker:
         self._wake = asyncio.Event()
         heartbeat = Heartbeat(self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat)
         heartbeat.start()
+        listening = self._store.database.listen(self._wake_up)
+        listening.__enter__()
         try:
             while True:
                 claimed = await self._claim()
@@ -156,11 +157,12 @@ class Worker:
                     await self._unserved.tell(at_once=until_idle)
                 if until_idle and not self._running and not claimed and await self._nothing_left():
                     return
-                await self._pause(POLL_S)
+                await self._pause(self._store.database.poll_s)
         finally:
             for running in list(self._running.values()):
                 running.task.cancel()
             await asyncio.gather(*(running.task for running in self._running.values()), return_exceptions=True)
+            await asyncio.to_thread(listening.__exit__, None, None, None)
             await asyncio.to_thread(heartbeat.stop)
             self._tracing.shutdown()
 
@@ -169,7 +171,10 @@ class Worker:
         self._draining = True
         for running in list(self._running.values()):
             running.control.request_drain(DRAINING)
-        if self._loop is not None:
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def _run_with_signals(self, until_idle: bool) -> None:
@@ -348,7 +353,7 @@ class Worker:
     async def _stop_if_lost(self, running: _Running) -> None:
         job = running.job
         try:
-            await self._store.aread(lambda connection: claims.fence(connection, job.id, job.claim_no))
+            await self._store.aread(lambda connection: claims.fence(connection, job.id, job.claim_no, writing=False))
         except LostClaim as lost:
             running.leg.lost(lost)
             if not running.settling:

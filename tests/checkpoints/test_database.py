@@ -13,7 +13,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from everstep.checkpoints import database
+from everstep.checkpoints import sqlite
 from everstep.checkpoints.schema import metadata
 from everstep.checkpoints.store import Store
 from everstep.errors import (
@@ -42,7 +42,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_new_file_becomes_a_record(tmp_path: Path) -> None:
     """Opening a name that does not exist yet makes a record: every table, WAL mode, full synchronisation."""
     with Store.open(url(tmp_path / "record.db")) as store:
-        assert store.read(database.missing_tables) == []
+        assert store.missing_tables() == []
         pragma = {
             name: store.write(lambda c, name=name: c.exec_driver_sql(f"PRAGMA {name}").scalar_one()).result()
             for name in ("journal_mode", "synchronous", "foreign_keys", "journal_size_limit")
@@ -89,8 +89,8 @@ def test_a_stock_savers_file_becomes_a_record_and_keeps_its_threads(tmp_path: Pa
 def test_the_migrations_make_the_schema(tmp_path: Path) -> None:
     """Alembic finds no difference between a migrated record and `schema.py`."""
     path = tmp_path / "record.db"
-    database.prepare(path)
-    engine = database.reading_engine(path)
+    sqlite.prepare(path)
+    engine = sqlite.reading_engine(path)
     with engine.connect() as connection:
         context = MigrationContext.configure(
             connection,
@@ -114,7 +114,7 @@ def test_the_migrations_make_the_schema(tmp_path: Path) -> None:
 
 def _open_and_enqueue(path: str, number: int) -> None:
     with Store.open(url(Path(path))) as store:
-        assert store.read(database.missing_tables) == []
+        assert store.missing_tables() == []
         assert store.enqueue("graph", {"number": number}).created
 
 
@@ -263,10 +263,18 @@ def test_a_wrong_url_is_refused_with_the_right_form(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_refused_url_shows_no_password() -> None:
-    """A PostgreSQL URL is refused by this version without its password in the message."""
-    with pytest.raises(StoreUrlInvalid) as refused:
-        Store.open("postgresql://user:hunter2@host/database")
+@pytest.mark.parametrize(
+    ("url", "refusal"),
+    [
+        ("postgresql://user:hunter2@127.0.0.1:1/database", StoreUnavailable),
+        ("postgresql://user:hunter2@host/database?no_such=parameter", StoreUrlInvalid),
+        ("mysql://user:hunter2@host/database", StoreUrlInvalid),
+    ],
+)
+def test_a_refused_url_shows_no_password(url: str, refusal: type[Exception]) -> None:
+    """Whatever is wrong with a URL, its password is not in the message."""
+    with pytest.raises(refusal) as refused:
+        Store.open(url)
     assert "hunter2" not in str(refused.value) + str(refused.value.as_dict())
 
 

@@ -17,6 +17,8 @@ from everstep.clock import ManualClock
 from everstep.errors import JobStateConflict, ReviewAnswered
 from tests.support.record import begin_effect, begin_running, claim
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def job(store: Store) -> Job:

@@ -7,12 +7,13 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import select
 
 from everstep.checkpoints import claims, effects, jobs
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
-from everstep.checkpoints.schema import STATUSES, agent_jobs
+from everstep.checkpoints.schema import STATUSES, agent_jobs, metadata
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import (
@@ -25,6 +26,8 @@ from everstep.errors import (
 )
 from everstep.runtime.settle import Outcome
 from tests.support.record import begin_effect, begin_running, claim, in_processes, settled
+
+pytestmark = pytest.mark.both_databases
 
 LEASE = 1000
 
@@ -40,9 +43,9 @@ def beat(store: Store, worker: str, *running: Job) -> dict[int, tuple[int, bool]
 
 def snapshot(store: Store) -> list[Any]:
     """Everything the record holds, to see whether anything changed."""
-    tables = ("agent_jobs", "job_events", "effects", "reviews", "evidence", "checkpoints", "writes")
+    tables = (*metadata.tables, *store.database.checkpoint_tables)
     return store.read(
-        lambda c: [c.exec_driver_sql(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in tables]
+        lambda c: [sorted(c.exec_driver_sql(f"SELECT * FROM {table}").fetchall(), key=repr) for table in tables]
     )
 
 
@@ -360,7 +363,7 @@ def test_a_change_by_somebody_who_saw_an_older_job_is_refused(store: Store) -> N
 def test_the_database_itself_refuses_a_status_it_does_not_know(store: Store) -> None:
     """A status outside the six is refused by a constraint, whoever writes it."""
     store.enqueue("graph", {})
-    with pytest.raises(sqlite3.IntegrityError, match="ck_agent_jobs_status"):
+    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError), match="ck_agent_jobs_status"):
         store.write(lambda c: c.exec_driver_sql("UPDATE agent_jobs SET status = 'lost'")).result()
 
 

@@ -12,6 +12,8 @@ from everstep.checkpoints.answers import choices, resume_value
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreCorrupt
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.mark.parametrize(
     "value",

@@ -17,6 +17,8 @@ from everstep.errors import ReviewAnswered, ReviewAnswerInvalid, ReviewNotFound
 from tests.support.jobs import Log, beside, chain, result, run, work
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.both_databases
+
 
 def ask(*questions: Any) -> Any:
     """A node that asks one thing after another."""

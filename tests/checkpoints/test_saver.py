@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -14,8 +15,9 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
@@ -31,8 +33,10 @@ from everstep.nodes.effect import EffectUnknown
 from everstep.runtime.worker import Worker
 from tests.support.jobs import chain
 from tests.support.kill_graphs import GRAPHS
-from tests.support.record import Gate, begin_running, claim
+from tests.support.record import Gate, begin_running, claim, record
 from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.both_databases
 
 
 def thread(name: str = "thread") -> RunnableConfig:
@@ -40,12 +44,12 @@ def thread(name: str = "thread") -> RunnableConfig:
     return {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
 
 
-def checkpoint_with(**values: Any) -> tuple[Checkpoint, dict[str, Any]]:
+def checkpoint_with(version: str = "1", **values: Any) -> tuple[Checkpoint, dict[str, Any]]:
     """A checkpoint with these channels, and their versions."""
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values
-    checkpoint["channel_versions"] = dict.fromkeys(values, "1")
-    return checkpoint, dict.fromkeys(values, "1")
+    checkpoint["channel_versions"] = dict.fromkeys(values, version)
+    return checkpoint, dict.fromkeys(values, version)
 
 
 def count(store: Store, table: str) -> int:
@@ -91,13 +95,15 @@ class SyncSaver(StepSaver):
 
 
 @pytest.mark.parametrize("kind", [StepSaver, SyncSaver])
-async def test_the_conformance_kit_passes_in_full(kind: type[StepSaver], tmp_path: Path) -> None:
+async def test_the_conformance_kit_passes_in_full(kind: type[StepSaver], tmp_path: Path, database: str) -> None:
     """LangGraph's kit finds all eight capabilities, async and sync, and none of its checks fails."""
     number = iter(range(100))
 
     @checkpointer_test(name=kind.__name__)
     async def ours() -> AsyncGenerator[StepSaver, None]:
-        with Store.open(f"sqlite:///{tmp_path / str(next(number))}.db") as store:
+        folder = tmp_path / str(next(number))
+        folder.mkdir()
+        with record(database, folder) as store:
             yield kind(store)
 
     report = await validate(ours)
@@ -112,6 +118,17 @@ async def test_the_conformance_kit_passes_in_full(kind: type[StepSaver], tmp_pat
 # ---- the stock saver on our file
 
 
+@contextmanager
+def stock_saver(store: Store) -> Iterator[BaseCheckpointSaver[str]]:
+    """LangGraph's own saver on our record."""
+    if store.url.startswith("sqlite"):
+        with SqliteSaver.from_conn_string(str(store.path)) as saver:
+            yield saver
+        return
+    with PostgresSaver.from_conn_string(store.url) as saver:
+        yield saver
+
+
 def same(ours: CheckpointTuple | None, stock: CheckpointTuple | None) -> None:
     """Both savers read the same."""
     assert ours is not None
@@ -124,13 +141,13 @@ def same(ours: CheckpointTuple | None, stock: CheckpointTuple | None) -> None:
 
 
 @pytest.mark.parametrize("graph", ["subgraph_node", "parallel", "functional", "nested", "fan_out"])
-def test_the_stock_saver_reads_every_thread_of_our_file(store: Store, graph: str, tmp_path: Path) -> None:
-    """LangGraph's own SqliteSaver opens the record, also while it is in use, and lists and gets the same tuples."""
+def test_the_stock_saver_reads_every_thread_of_our_record(store: Store, graph: str, tmp_path: Path) -> None:
+    """LangGraph's own saver opens the record, also while it is in use, and lists and gets the same tuples."""
     for number in range(2):
         store.enqueue(graph, {"world": str(tmp_path / f"world {number}")})
     Worker(store, {graph: GRAPHS[graph]()}).run(until_idle=True)
     ours = StepSaver(store)
-    with SqliteSaver.from_conn_string(str(store.path)) as stock:
+    with stock_saver(store) as stock:
         mine, theirs = [*ours.list(None)], [*stock.list(None)]
         assert len(mine) >= 2
         assert {found.config["configurable"]["thread_id"] for found in mine} == {j.thread_id for j in store.jobs()}
@@ -146,7 +163,7 @@ def test_a_graph_with_the_stock_saver_goes_on_with_our_thread(store: Store) -> N
     graph = chain(lambda _state: {"log": [interrupt("go on?")]}, lambda _state: {"log": ["end"]})
     job, _ = store.enqueue("graph", {"log": []})
     Worker(store, {"graph": graph}).run(until_idle=True)
-    with SqliteSaver.from_conn_string(str(store.path)) as stock:
+    with stock_saver(store) as stock:
         plain = chain(
             lambda _state: {"log": [interrupt("go on?")]}, lambda _state: {"log": ["end"]}, checkpointer=stock
         )
@@ -173,7 +190,7 @@ def test_a_put_under_a_lost_claim_writes_nothing(store: Store, clock: ManualCloc
     with pytest.raises(LostClaim):
         StepSaver(store, attempt).put_writes(config, [("log", "late")], "task")
     assert [found.checkpoint["channel_values"] for found in saver.list(None)] == [{"log": ["kept"]}]
-    assert count(store, "writes") == 1
+    assert count(store, store.database.checkpoint_tables[-1]) == 1
     assert store.job_by_row(current.id).step == 0
 
 
@@ -192,7 +209,7 @@ async def test_an_async_put_under_a_lost_claim_writes_nothing(store: Store, cloc
         await StepSaver(store, fresh).aput_writes(
             {"configurable": {**thread()["configurable"], "checkpoint_id": "1"}}, [("log", "late")], "task"
         )
-    assert (count(store, "checkpoints"), count(store, "writes")) == (0, 0)
+    assert (count(store, "checkpoints"), count(store, store.database.checkpoint_tables[-1])) == (0, 0)
 
 
 def test_a_blocked_run_stores_nothing_more(store: Store) -> None:
@@ -209,7 +226,7 @@ def test_a_blocked_run_stores_nothing_more(store: Store) -> None:
     assert raised.value is reason
     with pytest.raises(EffectUnknown):
         saver.put_writes({"configurable": {**thread()["configurable"], "checkpoint_id": "1"}}, [("log", 1)], "task")
-    assert (count(store, "checkpoints"), count(store, "writes")) == (0, 0)
+    assert (count(store, "checkpoints"), count(store, store.database.checkpoint_tables[-1])) == (0, 0)
 
 
 def test_a_step_and_the_jobs_progress_are_one_write(store: Store) -> None:
@@ -376,14 +393,14 @@ def test_pruning_beside_a_running_thread_keeps_its_newest_step(store: Store) -> 
     class Interrupted(StepSaver):
         def get_tuple(self, config: Any) -> Any:
             looked_at = super().get_tuple(config)
-            newer, versions = checkpoint_with(log=["newer"])
+            newer, versions = checkpoint_with("newer", log=["newer"])
             config = saver.put(thread(), newer, {"step": 1}, versions)
             saver.put_writes(config, [("log", "pending")], "task")
             return looked_at
 
     saver = StepSaver(store)
     for step in (-1, 0):
-        old, versions = checkpoint_with(log=[f"old {step}"])
+        old, versions = checkpoint_with(f"old {step}", log=[f"old {step}"])
         saver.put(thread(), old, {"step": step}, versions)
     Interrupted(store).prune(["thread"])
     found = saver.get_tuple(thread())

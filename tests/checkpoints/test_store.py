@@ -24,7 +24,7 @@ def test_a_read_cannot_write(store: Store) -> None:
     with pytest.raises(StoreUnavailable, match="read-only"):
         store.read(lambda connection: connection.exec_driver_sql(statement))
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        store.checkpoint_connection.execute(statement)
+        store.checkpoint_reader.connection.execute(statement)
     assert store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM job_events").scalar_one()) == 1
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from everstep.checkpoints import database
+from everstep.checkpoints import sqlite
+from everstep.checkpoints.sqlite import Sqlite
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.writer import MAX_BATCH, Writer
 from everstep.errors import StoreUnavailable
@@ -150,8 +151,8 @@ def test_close_finishes_what_was_queued(tmp_path: Path) -> None:
 def test_no_operation_is_forgotten_between_submit_and_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operation accepted while another thread closes is carried out: no future stays open for ever."""
     path = tmp_path / "record.db"
-    database.prepare(path)
-    engine = database.writing_engine(path)
+    sqlite.prepare(path)
+    engine = sqlite.writing_engine(path)
     closing: list[threading.Thread] = []
 
     class SlowQueue(queue.SimpleQueue[Any]):
@@ -165,7 +166,7 @@ def test_no_operation_is_forgotten_between_submit_and_close(tmp_path: Path, monk
             super().put(item, block, timeout)
 
     monkeypatch.setattr(queue, "SimpleQueue", SlowQueue)
-    writer = Writer(engine.connect, lambda error: error)
+    writer = Writer(engine.connect, Sqlite(f"sqlite:///{path}"))
     accepted = writer.submit(lambda _connection: "done")
     assert accepted.result(2.0) == "done"
     closing[0].join(PATIENCE)
@@ -177,8 +178,8 @@ def test_no_operation_is_forgotten_between_submit_and_close(tmp_path: Path, monk
 def test_a_connection_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     """What waits when the database cannot be opened fails with that reason; the next operation opens it."""
     path = tmp_path / "record.db"
-    database.prepare(path)
-    engine = database.writing_engine(path)
+    sqlite.prepare(path)
+    engine = sqlite.writing_engine(path)
     tries: list[int] = []
 
     def connect() -> Connection:
@@ -187,7 +188,7 @@ def test_a_connection_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> No
             raise StoreUnavailable("away")
         return engine.connect()
 
-    writer = Writer(connect, lambda error: error)
+    writer = Writer(connect, Sqlite(f"sqlite:///{path}"))
     with pytest.raises(StoreUnavailable, match="away"):
         writer.submit(lambda _connection: None).result(PATIENCE)
     assert writer.submit(lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one()).result(PATIENCE) == 1

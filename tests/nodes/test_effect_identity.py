@@ -16,6 +16,8 @@ from everstep.checkpoints.store import Store
 from everstep.runtime import leg
 from tests.support.jobs import PATIENCE, Log, beside, chain, run, work
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_an_answer_given_while_the_job_runs_repeats_no_effect(store: Store) -> None:
     """A body that runs again within one leg, because its answer came meanwhile, finds its effect again."""

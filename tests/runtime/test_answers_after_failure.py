@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
+import pytest
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import interrupt
 
 from everstep import Store, Worker
 from everstep.checkpoints.jobs import Job
 from tests.support.outside import happened, note
+
+pytestmark = pytest.mark.both_databases
 
 
 class State(TypedDict, total=False):

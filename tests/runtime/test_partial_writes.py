@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from langgraph.graph import END, START, StateGraph
 
 from everstep.checkpoints.store import Store
 from tests.support.jobs import Log, run
+
+pytestmark = pytest.mark.both_databases
 
 
 def test_a_node_whose_routing_failed_is_not_taken_for_finished(store: Store) -> None:

@@ -19,6 +19,8 @@ from everstep.runtime.classify import Verdict, classify
 from everstep.runtime.settle import Outcome
 from tests.support.record import begin_effect, begin_running, claim, settled
 
+pytestmark = pytest.mark.both_databases
+
 QUESTION = Question("interrupt", "id", {"question": "go on?"})
 
 

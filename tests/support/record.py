@@ -8,7 +8,7 @@ import random
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +145,12 @@ def fresh(folder: Path, clock: Clock | None = None) -> Store:
     path = folder / "record.db"
     path.write_bytes(_migrated[0])
     return Store.open(f"sqlite:///{path}", clock=clock)
+
+
+def record(database: str, folder: Path, clock: Clock | None = None) -> AbstractContextManager[Store]:
+    """An empty record on `sqlite` or `postgres`."""
+    if database == "sqlite":
+        return fresh(folder, clock)
+    from tests.support.postgres import fresh_postgres
+
+    return fresh_postgres(clock)

@@ -1,0 +1,109 @@
+"""`StepSaver` on PostgreSQL: LangGraph's `PostgresSaver` does the SQL; here is what it lacks, and where it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from langgraph.checkpoint.postgres import PostgresSaver
+from psycopg.types.json import Jsonb
+
+from everstep.checkpoints.saver import INTERRUPT, RESUME, Fence, Recorder, Statement, StepSaver, needed
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
+
+_COLUMNS = {
+    "checkpoints": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata",
+    "checkpoint_blobs": "checkpoint_ns, channel, version, type, blob",
+    "checkpoint_writes": "checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob",
+}
+_UNREFERENCED = """
+DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND b.checkpoint_ns = %s AND NOT EXISTS (
+    SELECT 1 FROM checkpoints c
+    WHERE c.thread_id = b.thread_id AND c.checkpoint_ns = b.checkpoint_ns
+    AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version
+)"""
+
+
+class _Recorder(Recorder):
+    """Keeps JSON as the text it is now, not as the object it may become."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        super().execute(sql, [json.dumps(one.obj) if isinstance(one, Jsonb) else one for one in parameters])
+
+
+class PostgresStepSaver(StepSaver, PostgresSaver):
+    """See `StepSaver`."""
+
+    recorder_class = _Recorder
+
+    def __init__(self, store: Store, fence: Fence | None = None) -> None:
+        PostgresSaver.__init__(self, store.checkpoint_reader)
+        StepSaver.__init__(self, store, fence)
+
+    @contextmanager
+    def _cursor(self, *, pipeline: bool = False) -> Generator[Any]:
+        """The stock saver's hook: a recorder for writes (it makes them in a pipeline), a real cursor for reads."""
+        if pipeline:
+            yield self.recorder()
+        else:
+            with super()._cursor() as cursor:
+                yield cursor
+
+    def _rows(self, sql: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
+        with self._cursor() as cursor:
+            return cursor.execute(sql, parameters).fetchall()
+
+    def _answers(self, thread_id: str) -> Sequence[Any]:
+        rows = self._rows(
+            "SELECT checkpoint_ns, checkpoint_id, task_id, channel, type, blob FROM checkpoint_writes"
+            " WHERE thread_id = %s AND channel IN (%s, %s)",
+            (thread_id, INTERRUPT, RESUME),
+        )
+        return [tuple(row.values()) for row in rows]
+
+    def _deletion_of_runs(self, run_ids: Sequence[str]) -> list[Statement]:
+        of_run = "SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE metadata ->> 'run_id' = %s"
+        statements: list[Statement] = []
+        for run_id in run_ids:
+            touched = self._rows(of_run, (run_id,))
+            statements += [
+                (f"DELETE FROM {table} WHERE (thread_id, checkpoint_ns, checkpoint_id) IN ({of_run})", (run_id,))
+                for table in ("checkpoint_writes", "checkpoints")
+            ]
+            places = {(row["thread_id"], row["checkpoint_ns"]) for row in touched}
+            statements += [(_UNREFERENCED, place) for place in sorted(places)]
+        return statements
+
+    def _copying(self, source_thread_id: str, target_thread_id: str) -> list[Statement]:
+        if source_thread_id == target_thread_id:
+            return []
+        replaced = [(f"DELETE FROM {table} WHERE thread_id = %s", (target_thread_id,)) for table in _COLUMNS]
+        copied = [
+            (
+                f"INSERT INTO {table} (thread_id, {columns}) SELECT %s, {columns} FROM {table} WHERE thread_id = %s",
+                (target_thread_id, source_thread_id),
+            )
+            for table, columns in _COLUMNS.items()
+        ]
+        return [*replaced, *copied]
+
+    def _pruning(self, thread_id: str) -> list[Statement]:
+        statements: list[Statement] = []
+        namespaces = self._rows("SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = %s", (thread_id,))
+        for namespace in [row["checkpoint_ns"] for row in namespaces]:
+            # Ids grow with time: what was stored since the look is newer than all it kept, and stays.
+            kept = needed(self, thread_id, namespace)
+            statements += [
+                (
+                    f"DELETE FROM {table} WHERE thread_id = %s AND checkpoint_ns = %s"
+                    " AND checkpoint_id < %s AND checkpoint_id <> ALL(%s)",
+                    (thread_id, namespace, max(kept), kept),
+                )
+                for table in ("checkpoints", "checkpoint_writes")
+            ]
+            statements.append((_UNREFERENCED, (thread_id, namespace)))
+        return statements

