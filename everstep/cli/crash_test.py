@@ -107,7 +107,7 @@ def crash_test(
         keep=keep,
     )
     screen = Screen(quiet=as_json)
-    with _terminated_like_interrupted(), screen.progress() as listener:
+    with _cleaned_up(), screen.progress() as listener:
         report: Report = crash_test(plan, listener)
     if as_json:
         print_json(report.as_dict())
@@ -129,14 +129,18 @@ def _read_answers(given: str) -> Any:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Generator[None]:
-    """SIGTERM cleans up as Ctrl-C does, and exits 143."""
+def _cleaned_up() -> Generator[None]:
+    """Ctrl-C and SIGTERM end the test with everything it started; a second one does not stop the cleaning up."""
+    signals = (signal.SIGINT, signal.SIGTERM)
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

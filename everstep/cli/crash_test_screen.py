@@ -16,6 +16,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from everstep.runtime.crash_test.campaign import Listener
     from everstep.runtime.crash_test.judgement import PointResult
+    from everstep.runtime.crash_test.one_run import EffectSeen
     from everstep.runtime.crash_test.report import Report
 
 COLOURS = {"held": "green", "asks": "magenta", "differs": "bold red", "hung": "bold red", "not reached": "yellow"}
@@ -64,7 +65,7 @@ class Screen:
         self._problems(report, keep)
         self._notes(report)
         self._say(("✓ " if report.held else "✗ ") + report.verdict(), "bold green" if report.held else "bold red")
-        sampled = f" --sample {len(report.results)}" if len(report.results) < report.passed else ""
+        sampled = "" if report.sample is None else f" --sample {report.sample}"
         self._say(f"  seed {report.seed}; the same again: --seed {report.seed}{sampled}", "dim")
 
     def _uninterrupted(self, report: Report) -> None:
@@ -94,6 +95,7 @@ class Screen:
         table.add_column("killed at")
         for column in ("kills", "held", "ask a person", "differ", "attempts"):
             table.add_column(column, justify="right")
+        table.add_column("effects")
         table.add_column("bodies that ran again")
         for kind, results in groups.items():
             counts = Counter(result.outcome for result in results)
@@ -101,6 +103,7 @@ class Screen:
             again = Counter[str]()
             for result in results:
                 again.update(result.ran_again)
+            settled = Counter(_settlement(effect) for result in results for effect in result.effects)
             attempts = sorted({result.attempts for result in results if result.outcome != "not reached"})
             table.add_row(
                 Text(kind),
@@ -109,24 +112,32 @@ class Screen:
                 Text(str(counts["asks"]), style=COLOURS["asks"] if counts["asks"] else "dim"),
                 Text(str(bad), style=COLOURS["differs"] if bad else "dim"),
                 "–".join(str(number) for number in dict.fromkeys(attempts[:1] + attempts[-1:])),
-                Text(", ".join(f"{node} ×{count}" for node, count in sorted(again.items()))),
+                Text(_counted(settled)),
+                Text(_counted(again)),
             )
         self._console.print(table)
         self._say("")
 
     def _touches(self, report: Report) -> None:
-        for touch in report.touches:
+        allowed = sum(touch.allowed for touch in report.touches)
+        ordered = sorted((touch for touch in report.touches if not touch.allowed), key=lambda touch: not touch.fails)
+        for touch in ordered[:MOST_SHOWN]:
             mark = "✗" if touch.fails else "·"
             where = f"  {touch.where}" if touch.where else ""
             why = "touches the world outside an effect" if touch.fails else f"outside an effect ({touch.kind})"
-            if touch.allowed:
-                why = "allowed"
-            self._say(f"{mark} node {touch.node} {why}: {touch.what}{where}", "red" if touch.fails else "yellow")
+            others = f" and {touch.different - 1} more" if touch.different > 1 else ""
+            self._say(
+                f"{mark} node {touch.node} {why}: {touch.what}{others}{where}", "red" if touch.fails else "yellow"
+            )
+        if len(ordered) > MOST_SHOWN:
+            self._say(f"  … and {len(ordered) - MOST_SHOWN} more; --json tells all")
         if any(touch.fails for touch in report.touches):
             self._say(
                 "  next: put it into a function under @effect(…), called by the node; or --allow TEXT if it may repeat"
             )
-        if any(not touch.fails and not touch.allowed for touch in report.touches):
+        if allowed:
+            self._say(f"· {allowed} lines touch the world outside an effect as --allow says", "yellow")
+        if any(not touch.fails for touch in ordered):
             self._say("  connections and databases fail nothing by themselves: what only reads may happen twice", "dim")
 
     def _problems(self, report: Report, keep: Path | None) -> None:
@@ -159,6 +170,17 @@ class Screen:
 
     def _say(self, words: str, style: str = "") -> None:
         self._console.print(Text(words, style=style), soft_wrap=True)
+
+
+def _settlement(effect: EffectSeen) -> str:
+    """How an effect came to its end otherwise than by its first call."""
+    if effect.settled_by in ("call", None):
+        return "called again"
+    return f"settled by {effect.settled_by}"
+
+
+def _counted(names: Counter[str]) -> str:
+    return ", ".join(f"{name} ×{count}" for name, count in sorted(names.items()))
 
 
 def _some(names: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,8 +70,13 @@ class Listener:
     judged: Callable[[PointResult], None] = field(default=lambda result: None)
 
 
-def crash_test(plan: Plan, listener: Listener | None = None) -> Report:
+def crash_test(plan: Plan, listener: Listener | None = None, *, servers: Sequence[ForkServer] | None = None) -> Report:
     """Carry out a crash test. Whatever ends it, its processes are ended, and the world is put back.
+
+    Args:
+        plan: What is asked.
+        listener: Told how far it is.
+        servers: Where workers come from, with different hash seeds; started and ended here when omitted.
 
     Raises:
         CrashTestImpossible: The graph does not finish when nothing is killed.
@@ -87,9 +92,8 @@ def crash_test(plan: Plan, listener: Listener | None = None) -> Report:
         stack.callback(snapshot.restore)
         template = _template(folder)
         tell.begun("starting workers")
-        servers = [ForkServer(1 + (plan.seed * 2 + number) % 4_000_000_000) for number in range(2)]
-        for server in servers:
-            stack.callback(server.close)
+        if servers is None:
+            servers = [stack.enter_context(ForkServer(1 + 2 * plan.seed + number)) for number in range(2)]
         setting = Setting(plan.config, plan.graph, plan.input, template, servers, snapshot, plan.seconds)
         reference = _reference(setting, script, folder, tell)
         passed = points.passed(reference.run.traces)
@@ -100,10 +104,36 @@ def crash_test(plan: Plan, listener: Listener | None = None) -> Report:
                 next_step=f"it passes: {', '.join(dict.fromkeys(point.kind for point in passed))}",
             )
         tell.chosen(len(chosen), len(passed))
-        report = Report(plan.graph, plan.seed, len(passed), reference, unused_answers=script.unused())
-        runs = _kill(plan, setting, reference, script, chosen, folder, report, tell)
-        report.touches = touches([reference.run, reference.again, *runs], plan.allow)
-        return report
+        kills = _kill(plan, setting, reference, script, chosen, folder, tell)
+        if any(kill.differing for kill in kills):
+            # The first two may have agreed by chance, such as on the second of the day.
+            reference.again.append(_once_more(setting, script, folder / "uninterrupted-3", tell))
+            for kill in kills:
+                if kill.differing is not None:
+                    kill.result = judge(reference, kill.differing, kill.result.point)
+        return Report(
+            graph=plan.graph,
+            seed=plan.seed,
+            sample=plan.sample,
+            passed=len(passed),
+            reference=reference,
+            results=[kill.result for kill in kills],
+            touches=touches(
+                [event for run in (reference.run, *reference.again) for event in run.touches()]
+                + [event for kill in kills for event in kill.touches],
+                plan.allow,
+            ),
+            unused_answers=script.unused(),
+        )
+
+
+@dataclass
+class _Kill:
+    """One run with a crash: what it came to, what it touched, and the run itself where it differed."""
+
+    result: PointResult
+    touches: list[dict[str, Any]]
+    differing: Run | None
 
 
 def _reference(setting: Setting, script: Script, folder: Path, tell: Listener) -> Reference:
@@ -115,16 +145,17 @@ def _reference(setting: Setting, script: Script, folder: Path, tell: Listener) -
     tell.begun("running it uninterrupted")
     first = carry_out(setting, folder / "uninterrupted-1", answer)
     _require_done(first)
+    second = _once_more(setting, script, folder / "uninterrupted-2", tell)
+    return Reference(first, [second])
+
+
+def _once_more(setting: Setting, script: Script, folder: Path, tell: Listener) -> Run:
+    """Another uninterrupted run, whose first worker has the other hash seed."""
     tell.begun("running it uninterrupted once more")
     replay = Replay(script)
-    second = carry_out(
-        setting,
-        folder / "uninterrupted-2",
-        lambda review, job, run: (replay.answer(review, str(run.place)), False),
-        first=1,
-    )
-    _require_done(second)
-    return Reference(first, second)
+    run = carry_out(setting, folder, lambda review, job, run: (replay.answer(review, str(run.place)), False), first=1)
+    _require_done(run)
+    return run
 
 
 def _kill(
@@ -134,40 +165,30 @@ def _kill(
     script: Script,
     chosen: Sequence[Point],
     folder: Path,
-    report: Report,
     tell: Listener,
-) -> list[Run]:
-    """One run a point; fills the report's results."""
+) -> list[_Kill]:
+    """One run a point, in the order of the points."""
 
-    def one(number: int, point: Point) -> tuple[Run, PointResult]:
+    def one(number: int, point: Point) -> _Kill:
         run = carry_out(setting, folder / f"point-{number}", Witness(reference, Replay(script)), point)
         result = judge(reference, run, point)
         if plan.keep is None:
             shutil.rmtree(run.folder, ignore_errors=True)
-        return run, result
+        return _Kill(result, run.touches(), run if result.problems else None)
 
-    at_once = 1 if plan.world else plan.jobs
-    runs: list[Run] = []
-    results: dict[int, PointResult] = {}
-    threads = ThreadPoolExecutor(at_once, thread_name_prefix="crash-test")
+    threads = ThreadPoolExecutor(1 if plan.world else plan.jobs, thread_name_prefix="crash-test")
     try:
-        futures: dict[Future[tuple[Run, PointResult]], int] = {
-            threads.submit(one, number, point): number for number, point in enumerate(chosen)
-        }
+        futures = [threads.submit(one, number, point) for number, point in enumerate(chosen)]
         for future in as_completed(futures):
-            run, result = future.result()
-            runs.append(run)
-            results[futures[future]] = result
-            tell.judged(result)
+            tell.judged(future.result().result)
+        return [future.result() for future in futures]
     except BaseException:
         threads.shutdown(wait=False, cancel_futures=True)
         for server in setting.servers:
-            server.close()
+            server.close()  # ends the runs that are under way
         raise
     finally:
         threads.shutdown(wait=True)
-    report.results = [results[number] for number in sorted(results)]
-    return runs
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 TEXT = 60
+WHOLE = "the state"
 _INDEX = re.compile(r"\[\d+\]")
 
 
@@ -49,7 +50,7 @@ def _pattern(path: str) -> str:
 
 
 def _compare(expected: Any, actual: Any, path: str, ignored: frozenset[str], found: list[Difference]) -> None:
-    if _pattern(path or "the state") in ignored or (expected == actual and type(expected) is type(actual)):
+    if _pattern(path or WHOLE) in ignored:
         return
     if isinstance(expected, dict) and isinstance(actual, dict):
         before, after = cast("dict[str, Any]", expected), cast("dict[str, Any]", actual)
@@ -58,12 +59,18 @@ def _compare(expected: Any, actual: Any, path: str, ignored: frozenset[str], fou
             _compare(before.get(name, _MISSING), after.get(name, _MISSING), where, ignored, found)
         return
     if isinstance(expected, list) and isinstance(actual, list):
-        before, after = cast("list[Any]", expected), cast("list[Any]", actual)
-        if len(before) == len(after):
-            for index, (one, other) in enumerate(zip(before, after, strict=True)):
-                _compare(one, other, f"{path}[{index}]", ignored, found)
+        pairs = [*zip(cast("list[Any]", expected), cast("list[Any]", actual), strict=False)]
+        if len(pairs) == len(cast("list[Any]", expected)) == len(cast("list[Any]", actual)):
+            for index, (before, after) in enumerate(pairs):
+                _compare(before, after, f"{path}[{index}]", ignored, found)
             return
-    found.append(Difference(path or "the state", _short(expected), _short(actual)))
+    _note(expected, actual, path, found)
+
+
+def _note(expected: Any, actual: Any, path: str, found: list[Difference]) -> None:
+    """Two values that have no places inside to compare."""
+    if type(expected) is not type(actual) or expected != actual:  # true is not 1
+        found.append(Difference(path or WHOLE, _short(expected), _short(actual)))
 
 
 class _Missing:

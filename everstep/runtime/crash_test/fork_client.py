@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from everstep import crash
@@ -58,6 +59,14 @@ class ForkServer:
         self._next = 0
         self._reader = threading.Thread(target=self._read, name="crash-test-answers", daemon=True)
         self._reader.start()
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def run(self, order: Order, seconds: float) -> Ended:
         """Run a worker to its end.

@@ -25,7 +25,7 @@ _THREAD = (os.path.join("concurrent", "futures", "thread.py"), os.path.join("asy
 _HARMLESS_STANDARD = tuple(
     os.path.join(folder, name)
     for folder in _STANDARD
-    for name in ("logging" + os.sep, "platform.py", os.path.join("ctypes", "util.py"), "uuid.py", "webbrowser.py")
+    for name in ("logging" + os.sep, "platform.py", os.path.join("ctypes", "util.py"), "uuid.py", "tempfile.py")
 )
 _HARMLESS_PACKAGES = tuple(
     f"{package}{name}{os.sep}"
@@ -37,17 +37,22 @@ _INSIDE = {"os.posix_spawn": "subprocess.py", "os.remove": "shutil.py", "os.rmdi
 """Events that are part of another one, which the named file of the standard library raises itself."""
 
 
+FRAMES = 3
+
+
 @dataclass(frozen=True)
 class Maker:
     """Who made a call.
 
     Attributes:
         harmless: It is known to change nothing that matters, or an effect is under way.
+        own: Some of the user's code is on the stack.
         library: The innermost code outside the standard library is an installed package's.
-        where: `file:line in function` of the user's code; empty if none of it is on the stack.
+        where: `file:line in function` of the user's code, innermost first; empty if none of it is on the stack.
     """
 
     harmless: bool
+    own: bool
     library: bool
     where: str
 
@@ -64,24 +69,25 @@ def look(event: str) -> Maker:
         event: Its name.
     """
     innermost = ""
-    own: tuple[CodeType, int] | None = None
-    other: tuple[CodeType, int] | None = None
+    own: list[tuple[CodeType, int]] = []
+    other: list[tuple[CodeType, int]] = []
     for code, line in _stack():
         file = code.co_filename
         if _is_node(code):
             break
         if _is_harmless(code, event):
-            return Maker(harmless=True, library=False, where="")
+            return Maker(harmless=True, own=False, library=False, where="")
         if _is_standard(file):
             continue
         innermost = innermost or file
         if file.startswith(_WORKER):
             continue
         if not any(package in file for package in _PACKAGES):
-            own = own or (code, line)
+            own.append((code, line))
         elif not any(name in file for name in _FRAMEWORK):
-            other = other or (code, line)
-    return Maker(harmless=False, library=any(package in innermost for package in _PACKAGES), where=_where(own or other))
+            other.append((code, line))
+    is_library = any(package in innermost for package in _PACKAGES)
+    return Maker(harmless=False, own=bool(own), library=is_library, where=_where(own or other[:1]))
 
 
 def _stack() -> Iterator[tuple[CodeType, int]]:
@@ -120,8 +126,7 @@ def _is_standard(file: str) -> bool:
     )
 
 
-def _where(found: tuple[CodeType, int] | None) -> str:
-    if found is None:
-        return ""
-    code, line = found
-    return f"{code.co_filename.removeprefix(os.getcwd() + os.sep)}:{line} in {code.co_name}"
+def _where(found: list[tuple[CodeType, int]]) -> str:
+    here = os.getcwd() + os.sep
+    shown = found if len(found) <= FRAMES else [*found[: FRAMES - 1], found[-1]]
+    return " < ".join(f"{code.co_filename.removeprefix(here)}:{line} in {code.co_name}" for code, line in shown)

@@ -21,30 +21,30 @@ Outcome = Literal["held", "asks", "differs", "hung", "not reached"]
 
 @dataclass(frozen=True)
 class Reference:
-    """Two uninterrupted runs, and what differs between them by itself.
+    """Uninterrupted runs, and what differs between them by itself.
 
     Attributes:
-        run: The first.
-        again: The second.
-        unstable_state: Patterns of places in the state.
-        unstable_world: Files.
-        stable_questions: Whether both were asked the same.
+        run: The first, which everything is compared with.
+        again: The others.
     """
 
     run: Run
-    again: Run
+    again: list[Run]
 
     @property
     def unstable_state(self) -> frozenset[str]:
-        return patterns(differences(self.run.state, self.again.state))
+        """Patterns of places in the state."""
+        return frozenset[str]().union(*(patterns(differences(self.run.state, other.state)) for other in self.again))
 
     @property
     def unstable_world(self) -> list[str]:
-        return world.unstable(self.run.world, self.again.world)
+        """Files."""
+        return world.unstable(self.run.world, [other.world for other in self.again])
 
     @property
     def stable_questions(self) -> bool:
-        return _questions(self.run) == _questions(self.again)
+        """Whether all were asked the same."""
+        return all(_questions(other) == _questions(self.run) for other in self.again)
 
     def result_of(self, effect: EffectSeen | None) -> Any:
         """What the same effect returned in the uninterrupted run; `MISSING` if that is not known, or not JSON."""
@@ -123,7 +123,7 @@ def judge(reference: Reference, run: Run, point: Point) -> PointResult:
     guessed = any(asked.guessed for asked in run.asked)
     found = [*_end(reference, run), *_effects(reference, run), *_questions_differ(reference, run)]
     doubtful = _state(reference, run)
-    changed = world.compare(reference.run.world, reference.again.world, run.world)
+    changed = world.compare(reference.run.world, [other.world for other in reference.again], run.world)
     doubtful += changed.wrong
     result.notes += [f"{name} has the same lines in another order" for name in changed.other_order]
     if guessed and doubtful:
@@ -180,7 +180,7 @@ def _counted(reference: Reference, run: Run) -> list[str]:
         return Counter((effect.name, effect.state) for effect in run.effects)
 
     before, now = counted(reference.run), counted(run)
-    if before == now or counted(reference.again) != before:
+    if before == now or any(counted(other) != before for other in reference.again):
         return []
     return [
         f"effect {name}: {now[name, state]} {state} instead of {before[name, state]}"

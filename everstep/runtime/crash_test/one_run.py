@@ -176,8 +176,7 @@ def carry_out(setting: Setting, folder: Path, person: Person, crash: Point | Non
             run.ended = f"the job has not ended after {MOST_WORKERS} workers"
         _look(run, store, store.job(job.public_id))
     run.seconds = time.monotonic() - started
-    places = [(str(place), place) for place in setting.snapshot.places]
-    run.world = manifest([*places, (PLACE, run.place)], run=run.place)
+    run.world = manifest([*setting.snapshot.places.items(), (PLACE, run.place)], run=run.place)
     return run
 
 

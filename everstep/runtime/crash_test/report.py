@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from everstep.checkpoints.answers import MISSING
 from everstep.runtime.crash_test.judgement import PointResult, Reference
-from everstep.runtime.crash_test.one_run import EffectSeen, Run
+from everstep.runtime.crash_test.one_run import EffectSeen
 
 INFORMATION = ("network", "database")
 """Kinds of touches that fail nothing by themselves: whether they only read cannot be seen."""
@@ -16,12 +17,21 @@ INFORMATION = ("network", "database")
 
 @dataclass(frozen=True)
 class Touch:
-    """A node touched the world outside an effect; `allowed` by the user, or by its kind `information` only."""
+    """A node touched the world outside an effect.
+
+    Attributes:
+        kind: `file`, `process`, `network` or `database`.
+        what: The call; one of them where the same line made several.
+        where: The line of the user's code that made it, and those that called that.
+        different: How many different calls the line made.
+        allowed: The user said that all of them are fine.
+    """
 
     node: str
     kind: str
     what: str
     where: str
+    different: int
     allowed: bool
 
     @property
@@ -36,6 +46,7 @@ class Report:
 
     Attributes:
         seed: What repeats it: the draw of points and the order of sets.
+        sample: How many points were to be drawn; None: all.
         passed: How many crash points the graph passes.
         results: Of those that were tested, in the order they are passed.
         touches: What nodes do outside of effects, in whatever run.
@@ -44,6 +55,7 @@ class Report:
 
     graph: str
     seed: int
+    sample: int | None
     passed: int
     reference: Reference
     results: list[PointResult] = field(default_factory=list[PointResult])
@@ -52,10 +64,11 @@ class Report:
 
     @property
     def held(self) -> bool:
-        """Whether nothing differed, and no node touches the world outside an effect."""
-        return not any(touch.fails for touch in self.touches) and not any(
-            result.outcome in ("differs", "hung") for result in self.results
-        )
+        """Whether some worker was killed, nothing differed, and no node touches the world outside an effect."""
+        outcomes = {result.outcome for result in self.results}
+        if any(touch.fails for touch in self.touches) or outcomes & {"differs", "hung"}:
+            return False
+        return bool(outcomes & {"held", "asks"})
 
     def verdict(self) -> str:
         """One line."""
@@ -84,6 +97,7 @@ class Report:
         return {
             "graph": self.graph,
             "seed": self.seed,
+            "sample": self.sample,
             "held": self.held,
             "verdict": self.verdict(),
             "points_passed": self.passed,
@@ -111,20 +125,22 @@ class Report:
         }
 
 
-def touches(runs: list[Run], allowed: tuple[str, ...]) -> list[Touch]:
-    """The different touches of some runs.
+def touches(events: Iterable[dict[str, Any]], allowed: Sequence[str]) -> list[Touch]:
+    """The touches of some runs, one for each call in the user's code.
 
     Args:
-        runs: The runs.
+        events: What the workers told.
         allowed: Texts; a touch whose node, kind, call and place together hold one is allowed.
     """
-    found: dict[tuple[str, ...], Touch] = {}
-    for run in runs:
-        for event in run.touches():
-            words = tuple(str(event[name]) for name in ("node", "kind", "what", "where"))
-            line = f"{words[0]} {words[1]} {words[2]} {words[3]}"
-            found.setdefault(words, Touch(*words, allowed=any(text in line for text in allowed)))
-    return [*found.values()]
+    found: dict[tuple[str, ...], dict[str, bool]] = {}
+    for event in events:
+        node, kind, what, where = (str(event[name]) for name in ("node", "kind", "what", "where"))
+        line = f"node {node} {kind} {what} {where}"
+        found.setdefault((node, kind, where), {}).setdefault(what, any(text in line for text in allowed))
+    return [
+        Touch(node, kind, min(whats, key=lambda what: whats[what]), where, len(whats), allowed=all(whats.values()))
+        for (node, kind, where), whats in found.items()
+    ]
 
 
 def _effect(effect: EffectSeen) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from everstep.runtime.crash_test import frames
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NODE_THREADS = "everstep-node"
 TEXT = 160
+"""Longest description of a call; of a longer one the middle is left out."""
 
 
 class Touches:
@@ -74,35 +76,37 @@ class Touches:
             self._temporary.add(os.path.abspath(os.fsdecode(arguments[0])))
             return
         kind, words, paths = _EVENTS[event](arguments)
-        if not kind or any(self._is_ours(path) for path in paths):
+        if not kind or (paths and all(self._is_ours(path) for path in paths)):
             return
         who = self._who()
         if who is None or _in_effect():
             return
-        node, hopped, attempts = who
         made = frames.look(event)
-        if made.harmless or (hopped and any(attempt.in_flight() for attempt in attempts)):
+        if made.harmless or (who.hopped and any(attempt.in_flight() for attempt in who.attempts)):
+            return
+        if who.guessed and not made.own:  # a thread of a library's own
             return
         if made.library and paths and all(self._is_scratch(path) for path in paths):
             return
-        what = " ".join(f"{words.format(*map(self._shown, paths))}".split())[:TEXT]
-        touch = (node, kind, what, made.where)
+        words = words.format(*map(self._shown, paths)).replace(self._place, "{run}")
+        what = _shortened(" ".join(words.split()))
+        touch = (who.node, kind, what, made.where)
         if touch not in self._told:
             self._told.add(touch)
-            self._tell(event="touch", node=node, kind=kind, what=what, where=made.where)
+            self._tell(event="touch", node=who.node, kind=kind, what=what, where=made.where)
 
-    def _who(self) -> tuple[str, bool, list[Attempt]] | None:
-        """The node that runs here, whether the call came from a thread of its own, and the attempts it may be in."""
+    def _who(self) -> _Who | None:
         config = var_child_runnable_config.get()
         node = ((config or {}).get("metadata") or {}).get("langgraph_node")
         attempt = current.get()
         if node is not None:
-            return str(node), not frames.in_node(), [] if attempt is None else [attempt]
+            return _Who(str(node), not frames.in_node(), [] if attempt is None else [attempt])
         bodies = self._bodies()
-        if not bodies or not threading.current_thread().name.startswith(NODE_THREADS):
+        if not bodies:
             return None
-        names = sorted({body.node for body in bodies})
-        return " or ".join(names), True, [body.attempt for body in bodies if body.attempt is not None]
+        names = " or ".join(sorted({body.node for body in bodies}))
+        attempts = [body.attempt for body in bodies if body.attempt is not None]
+        return _Who(names, True, attempts, guessed=not threading.current_thread().name.startswith(NODE_THREADS))
 
     def _is_ours(self, path: str) -> bool:
         if path.startswith(self._folder):
@@ -119,10 +123,28 @@ class Touches:
         return path.startswith(around) and not path.startswith((self._place, os.getcwd() + os.sep))
 
     def _shown(self, path: str) -> str:
-        if path.startswith(self._place):
-            return "{run}" + path[len(self._place) :]
-        here = os.getcwd() + os.sep
-        return path.removeprefix(here)
+        return path.removeprefix(os.getcwd() + os.sep)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= TEXT else f"{text[: TEXT // 3]} … {text[-TEXT // 3 * 2 :]}"
+
+
+@dataclass(frozen=True)
+class _Who:
+    """The node that made a call.
+
+    Attributes:
+        node: Its name; several, if the call has no context and several run.
+        hopped: The call comes from a thread or task that the node started, where an effect around it would not show.
+        attempts: Those it may belong to.
+        guessed: Nothing but the time connects the call to the node.
+    """
+
+    node: str
+    hopped: bool
+    attempts: list[Attempt]
+    guessed: bool = False
 
 
 def _in_effect() -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,40 +76,71 @@ class WorldDifferences:
     other_order: list[str]
 
 
-def compare(expected: Manifest, again: Manifest, actual: Manifest) -> WorldDifferences:
-    """Compare with two uninterrupted runs; only what is the same in both is held against the third.
+def compare(expected: Manifest, again: Sequence[Manifest], actual: Manifest) -> WorldDifferences:
+    """Compare with uninterrupted runs; only what is the same in all of them is held against this one.
 
-    Of a text file that differs between the two, the number of lines is compared, if that is the same.
+    Of a text file that differs between them, the number of lines is compared, if that is the same; of a folder in which
+    names differ, the number of files.
     """
     wrong: list[str] = []
     other_order: list[str] = []
-    free = {os.path.dirname(name) for name in expected.keys() ^ again.keys()}
+    free = _free(expected, again)
+    for folder in sorted(free):
+        counts = {_count(one, folder) for one in (expected, *again)}
+        if len(counts) == 1 and (now := _count(actual, folder)) not in counts:
+            wrong.append(f"{folder} has {now} files instead of {counts.pop()}")
     for name in sorted(expected.keys() | actual.keys()):
         before, now = expected.get(name), actual.get(name)
         if before is None or now is None:
-            if os.path.dirname(name) not in free:
+            if free.isdisjoint(_around(name)):
                 wrong.append(f"{name} is {'missing' if now is None else 'there, and should not be'}")
-        elif before.digest != now.digest and name in again:
-            wrong += _file_differences(name, before, again[name], now, other_order)
+        elif before.digest != now.digest and all(name in other for other in again):
+            wrong += _file_differences(name, before, [other[name] for other in again], now, other_order)
     return WorldDifferences(wrong, other_order)
 
 
-def unstable(expected: Manifest, again: Manifest) -> list[str]:
-    """Files that differ between two uninterrupted runs."""
-    return sorted(name for name in expected.keys() | again.keys() if expected.get(name) != again.get(name))
+def _around(name: str) -> list[str]:
+    """The folders a file lies in, innermost first."""
+    folders: list[str] = []
+    while (name := os.path.dirname(name)) not in ("", os.sep):
+        folders.append(name)
+    return folders
 
 
-def _file_differences(name: str, before: Content, again: Content, now: Content, other_order: list[str]) -> list[str]:
-    stable = before.digest == again.digest
-    if before.lines is None or now.lines is None or again.lines is None:
+def _free(expected: Manifest, again: Sequence[Manifest]) -> set[str]:
+    """The folders in which names differ by themselves: the innermost ones that all have."""
+    free: set[str] = set()
+    for other in again:
+        shared = {folder for name in expected for folder in _around(name)}
+        shared &= {folder for name in other for folder in _around(name)}
+        for name in expected.keys() ^ other.keys():
+            free.update([folder for folder in _around(name) if folder in shared][:1])
+    return {folder for folder in free if free.isdisjoint(_around(folder))}
+
+
+def _count(files: Manifest, folder: str) -> int:
+    return sum(folder in _around(name) for name in files)
+
+
+def unstable(expected: Manifest, again: Sequence[Manifest]) -> list[str]:
+    """Files that differ between uninterrupted runs."""
+    names = expected.keys() | {name for other in again for name in other}
+    return sorted(name for name in names if any(expected.get(name) != other.get(name) for other in again))
+
+
+def _file_differences(
+    name: str, before: Content, again: list[Content], now: Content, other_order: list[str]
+) -> list[str]:
+    stable = all(before.digest == other.digest for other in again)
+    if before.lines is None or now.lines is None:
         return [f"{name} differs"] if stable else []
-    if stable or sorted(before.lines) == sorted(again.lines):
+    if stable or all(sorted(before.lines) == sorted(other.lines or ()) for other in again):
         if sorted(before.lines) == sorted(now.lines):
             if stable:
                 other_order.append(name)
             return []
         return [f"{name}: {_line_differences(before.lines, now.lines)}"]
-    if len(before.lines) == len(again.lines) != len(now.lines):
+    if len(before.lines) != len(now.lines) and all(len(before.lines) == len(other.lines or ()) for other in again):
         return [f"{name} has {len(now.lines)} lines instead of {len(before.lines)}"]
     return []
 
@@ -127,6 +158,9 @@ def _line_differences(before: tuple[str, ...], now: tuple[str, ...]) -> str:
 class Snapshot:
     """Copies of places in the world, by which they are put back as they were.
 
+    Attributes:
+        places: The places by the names they were given.
+
     Args:
         places: Files and folders; they need not exist.
         folder: Where the copies go.
@@ -136,9 +170,9 @@ class Snapshot:
     """
 
     def __init__(self, places: Iterable[Path], folder: Path) -> None:
-        self.places = [place.absolute() for place in places]
+        self.places = {str(place): place.absolute() for place in places}
         self._copies = [folder / str(index) for index in range(len(self.places))]
-        for place, copy in zip(self.places, self._copies, strict=True):
+        for place, copy in zip(self.places.values(), self._copies, strict=True):
             _refuse_too_much(place)
             folder.mkdir(parents=True, exist_ok=True)
             if place.is_dir():
@@ -148,7 +182,7 @@ class Snapshot:
 
     def restore(self) -> None:
         """Put every place back as it was; what did not change is left alone."""
-        for place, copy in zip(self.places, self._copies, strict=True):
+        for place, copy in zip(self.places.values(), self._copies, strict=True):
             _restore(place, copy)
 
 
