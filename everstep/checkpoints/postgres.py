@@ -14,7 +14,14 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from everstep.checkpoints import migrate
 from everstep.clock import Clock
-from everstep.errors import EverstepError, StoreCorrupt, StoreNotFound, StoreUnavailable, StoreUrlInvalid
+from everstep.errors import (
+    EverstepError,
+    PayloadInvalid,
+    StoreCorrupt,
+    StoreNotFound,
+    StoreUnavailable,
+    StoreUrlInvalid,
+)
 
 try:
     import psycopg
@@ -237,6 +244,11 @@ class Postgres:
                 f"the record {self.label} may not be written: {what}",
                 next_step="give the user the right to create and write tables there, or name the primary server",
                 path=self.label,
+            )
+        if isinstance(original, psycopg.DataError):
+            return PayloadInvalid(
+                f"PostgreSQL cannot store a text of it: {what}",
+                next_step="leave NUL characters and lone surrogates out of texts",
             )
         if isinstance(original, (psycopg.OperationalError, psycopg.InterfaceError)):
             return StoreUnavailable(

