@@ -80,6 +80,10 @@ class Screen:
         self._say(f"  effects  {told or 'none'}")
         if questions:
             self._say(f"  reviews  {questions}, answered the same in every run")
+        if run.world:
+            self._say(f"  world    {len(run.world)} files compared")
+        else:
+            self._say("  world    nothing to compare: put {run} into the input, or name places with --world", "yellow")
         unstable = [*sorted(report.reference.unstable_state), *report.reference.unstable_world]
         if unstable:
             self._say(f"  differs by itself, so not compared: {_some(unstable)}", "yellow")
@@ -92,9 +96,9 @@ class Screen:
         for result in report.results:
             groups.setdefault(result.point.kind, []).append(result)
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("killed at")
-        for column in ("kills", "held", "ask a person", "differ", "attempts"):
-            table.add_column(column, justify="right")
+        table.add_column("killed at", no_wrap=True, overflow="fold")
+        for column in ("kills", "held", "ask", "differ", "attempts"):
+            table.add_column(column, justify="right", no_wrap=True)
         table.add_column("effects")
         table.add_column("bodies that ran again")
         for kind, results in groups.items():

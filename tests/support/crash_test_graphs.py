@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import run_in_executor
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import interrupt
@@ -150,6 +151,7 @@ async def _look_with_process(place: str) -> None:
 @effect("file.write_in_thread", probe=_look_with_process)
 async def _write_in_thread(place: str) -> int:
     await asyncio.to_thread(Path(place, "in-thread").write_text, "1")
+    await run_in_executor(None, Path(place, "in-executor").write_text, "1")  # as LangChain runs a sync tool
     return 1
 
 
@@ -192,6 +194,12 @@ async def _write_in_executor(state: State) -> Any:
     return {"number": 1}
 
 
+def _refused_at_first(state: State) -> Any:
+    if not _again(state):
+        raise ConnectionRefusedError("nobody listens there yet")
+    return {"number": 1}
+
+
 def _raise(state: State) -> Any:
     raise ValueError("there is no such branch")
 
@@ -200,6 +208,7 @@ right, wrong, blind, misjudged = shop(record), shop(write), shop(record_blindly)
 asking, differing, early_or_late = one(_ask), one(_differ), one(_early_or_late)
 remembering = StateGraph(State).add_node("work", _remember).add_edge(START, "work")
 remembering.add_conditional_edges("work", lambda state: "work" if len(state["log"]) < 3 else END)
+refused = one(_refused_at_first)
 hanging, exiting, failing = one(_hang_when_again), one(_exit_when_again), one(_raise)
 behaving, behaving_in_effects = one(_behave), one(_behave_in_effects)
 starting, connecting, replacing = one(_start), one(_connect), one(_replace)
@@ -207,5 +216,5 @@ own_thread, executor = one(_write_in_own_thread), one(_write_in_executor)
 NAMES = [
     *("right", "wrong", "blind", "misjudged", "asking", "differing", "early_or_late", "remembering", "hanging"),
     *("exiting", "failing", "behaving", "behaving_in_effects", "starting", "connecting", "replacing", "own_thread"),
-    "executor",
+    *("executor", "refused"),
 ]

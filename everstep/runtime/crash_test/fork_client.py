@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +18,11 @@ from typing import Any
 
 from everstep import crash
 from everstep.errors import WorkerEnded
-from everstep.runtime.crash_test.watched_worker import Order
+from everstep.runtime.crash_test.order import Order
 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from everstep.runtime.crash_test.fork_server import serve; serve()"
 GRACE_S = 10.0
+TICK_S = 0.5
 QUIET = {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false", "LANGFUSE_TRACING_ENABLED": "false"}
 """Hundreds of runs that are killed on purpose belong in no trace backend."""
 
@@ -68,12 +71,13 @@ class ForkServer:
     ) -> None:
         self.close()
 
-    def run(self, order: Order, seconds: float) -> Ended:
+    def run(self, order: Order, seconds: float, meanwhile: Callable[[], None]) -> Ended:
         """Run a worker to its end.
 
         Args:
             order: What it does.
             seconds: How long it may take; then it is killed with everything it started.
+            meanwhile: Called now and then while it runs.
 
         Raises:
             WorkerEnded: The fork server is gone.
@@ -84,11 +88,14 @@ class ForkServer:
             identifier = self._next
             self._waiting[identifier] = end
         self._send({"id": identifier, "work": order.as_dict()})
-        try:
-            return Ended(end.result(max(seconds, 0.0)), timed_out=False)
-        except TimeoutError:
-            self._send({"id": identifier, "kill": True})
-            return Ended(end.result(GRACE_S), timed_out=True)
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                return Ended(end.result(min(left, TICK_S)), timed_out=False)
+            except TimeoutError:
+                meanwhile()
+        self._send({"id": identifier, "kill": True})
+        return Ended(end.result(GRACE_S), timed_out=True)
 
     def close(self) -> None:
         """End it and every worker that still runs. Safe to call twice, and while other threads wait in `run`."""

@@ -19,7 +19,8 @@ import traceback
 from types import FrameType
 from typing import Any
 
-from everstep.runtime.crash_test.watched_worker import Order, work
+from everstep.runtime.crash_test.order import Order
+from everstep.runtime.crash_test.watched_worker import work
 
 
 def serve() -> None:

@@ -109,13 +109,13 @@ class Touches:
         return _Who(names, True, attempts, guessed=not threading.current_thread().name.startswith(NODE_THREADS))
 
     def _is_ours(self, path: str) -> bool:
+        if any(path == made or path.startswith(made + os.sep) for made in self._temporary):
+            return True
         if path.startswith(self._folder):
             return not path.startswith(self._place)
         if path.endswith((".pyc", "__pycache__")) or f"__pycache__{os.sep}" in path:
             return True
-        if path.startswith(self._caches):
-            return True
-        return any(path == made or path.startswith(made + os.sep) for made in self._temporary)
+        return path.startswith(self._caches)
 
     def _is_scratch(self, path: str) -> bool:
         """A place for temporary files, as libraries use it for what they keep between runs."""

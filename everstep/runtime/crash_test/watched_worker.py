@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from everstep import crash
 from everstep.checkpoints.store import Store
 from everstep.graphs.loader import GraphCatalogue
 from everstep.observability.tracing import Tracing
 from everstep.runtime.crash_test import watch
+from everstep.runtime.crash_test.order import Order
 from everstep.runtime.worker import Worker
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a worker is to do.
-
-    Attributes:
-        config: The user's `langgraph.json`.
-        store: URL of the record.
-        crash_at: The crash point it dies at, as `EVERSTEP_CRASH_AT` names it; None: it lives.
-        folder: The run's own folder; what is written there is not the outside world, except below `place`.
-        place: The run's part of the outside world.
-        observed: File that is told of what the worker does.
-        log: File for its output.
-    """
-
-    config: str
-    store: str
-    crash_at: str | None
-    folder: str
-    place: str
-    observed: str
-    log: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 def work(order: Order) -> int:
