@@ -207,6 +207,12 @@ class EffectInterrupted(EverstepError):
     code = "effect_interrupted"
 
 
+class EffectNotRepeated(EverstepError):
+    """A replay asks for a new effect where an earlier run asked for another; nothing tells whether it is the same."""
+
+    code = "effect_not_repeated"
+
+
 class EffectInvalid(EverstepError):
     """An effect was declared or called in a way that cannot be kept safe."""
 

@@ -50,6 +50,7 @@ class Effect:
     error: str | None
     created_at: int
     updated_at: int
+    place: str | None
 
     def value(self) -> Any:
         """The stored result, as the function returned it."""
@@ -117,6 +118,7 @@ def begin(
     arguments_digest: str,
     arguments_json: str,
     now: int,
+    place: str | None = None,
 ) -> tuple[Effect, bool]:
     """Write down the intent, or find what is known of it already.
 
@@ -144,6 +146,7 @@ def begin(
                 arguments_json=arguments_json,
                 created_at=now,
                 updated_at=now,
+                place=place,
             )
         )
         return _required(connection, key), True

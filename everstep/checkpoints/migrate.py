@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from everstep.errors import StoreCorrupt, StoreTooNew
 
-HEAD = "0001"
+HEAD = "0002"
 
 _migrating = threading.Lock()
 
@@ -54,15 +54,22 @@ def check_version(version: str | None, record: str) -> None:
         )
 
 
-def refuse_foreign(tables: Collection[str], record: str) -> None:
+def refuse_foreign(tables: Collection[str], record: str, *, alone: bool = False) -> None:
     """A database of LangGraph's saver may become a record; one with tables of our names that we did not make may not.
 
+    Args:
+        tables: Those it has.
+        record: Its name in messages.
+        alone: Refuse also one that is another program's altogether, such as its file.
+
     Raises:
-        StoreCorrupt: It has such tables.
+        StoreCorrupt: It belongs to another program.
     """
     from everstep.checkpoints.schema import metadata
 
     clash = sorted(set(tables) & set(metadata.tables))
+    if alone and not clash and "checkpoints" not in tables:
+        clash = sorted(name for name in tables if not name.startswith("sqlite_"))[:5]
     if clash:
         raise StoreCorrupt(
             f"the database {record} belongs to another program: it has tables named {', '.join(clash)}",

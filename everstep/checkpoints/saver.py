@@ -56,6 +56,10 @@ class Fence(Protocol):
         """Refuse every later write."""
         ...
 
+    def end_task(self, task_id: str) -> None:
+        """A task's output is about to be stored; raises if something it began is still under way."""
+        ...
+
     @property
     def progress(self) -> Callable[[], dict[str, Any]]:
         """Further columns of the job to keep current with each step."""
@@ -222,6 +226,8 @@ class StepSaver(BaseCheckpointSaver[str]):
     ) -> Future[None]:
         self._warn_of_changes(writes)
         writes = [(channel, _without_secrets(value) if channel == ERROR else value) for channel, value in writes]
+        if self._fence is not None and not all(channel in CONTROL for channel, _ in writes):
+            self._fence.end_task(task_id)
         if any(channel == ERROR for channel, _ in writes):
             # LangGraph takes a task with any output for finished, also one that failed, or was cancelled, between its
             # output and its routing: resumed, it would go on without the routing. So a failed task keeps no output.

@@ -104,9 +104,12 @@ effects = Table(
     Column("error", Text),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
+    Column("place", Text),
     CheckConstraint(_one_of("state", EFFECT_STATES), name="ck_effects_state"),
     sqlite_autoincrement=True,
 )
+Index("idx_effects_place", effects.c.job_id, effects.c.place)
+Index("idx_effects_arguments", effects.c.job_id, effects.c.arguments_digest)
 
 reviews = Table(
     "reviews",

@@ -188,7 +188,7 @@ def _version(path: Path) -> str | None:
     try:
         tables = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         if "alembic_version" not in tables:
-            migrate.refuse_foreign(tables, str(path))
+            migrate.refuse_foreign(tables, str(path), alone=True)
             return None
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     finally:

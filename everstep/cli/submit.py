@@ -83,6 +83,8 @@ def submit(
                     f"already submitted, now {job.status}; another --key or --workflow-version would run it again",
                     err=True,
                 )
+        elif wait:
+            click.echo(job.public_id, err=True)  # known whatever becomes of the waiting
         if wait:
             job = _wait(store, job)
     if as_json:

@@ -133,6 +133,8 @@ def next_action(job: Job, reviews: list[Review]) -> str:
         return f"nothing: it runs again at {rfc3339(job.next_run_at)} (now: everstep retry {job.public_id})"
     if job.status == "review" and open_:
         return f"answer: everstep review show {open_[0].public_id}"
+    if job.status == "failed" and json.loads(job.error_json or "{}").get("code") == "cancelled":
+        return f"nothing: it was cancelled (run it after all: everstep retry {job.public_id})"
     if job.status == "failed":
         return f"mend the cause, then: everstep retry {job.public_id}"
     return "nothing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -81,3 +82,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
                 f"a node ended this worker process: it called sys.exit({exit_.code!r})",
                 next_step="raise an error instead; the next worker goes on, and a job that ends every worker fails",
             ) from exit_
+    if running.node_threads is not None and running.node_threads.busy:
+        click.echo("a node of a job that was cancelled or taken over is still in its thread; it ends here", err=True)
+        sys.stdout.flush()
+        os._exit(0)  # Python would wait for it

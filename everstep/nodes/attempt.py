@@ -7,7 +7,7 @@ no attempt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -44,6 +44,7 @@ class Attempt:
         committed: Told of each checkpoint that is stored: its id and namespace.
         blocked: Set once when the run must not go on (unknown effect, lost lease); every later write is refused with
         it.
+        accepted: Keys of effects a person said need not be repeated by this run.
     """
 
     store: Store
@@ -55,10 +56,14 @@ class Attempt:
     progress: Callable[[], dict[str, Any]] = _nothing
     committed: Callable[[str, str], None] = _ignore
     blocked: BaseException | None = None
+    accepted: set[str] = field(default_factory=set[str])
+    _asked: dict[str, set[tuple[int, str]]] = field(default_factory=dict[str, set[tuple[int, str]]])
     _taken: dict[tuple[Any, ...], set[int]] = field(default_factory=dict[tuple[Any, ...], set[int]])
     _bodies: dict[int, Any] = field(default_factory=dict[int, Any])
     _runs: dict[tuple[Any, ...], tuple[str, ...]] = field(default_factory=dict[tuple[Any, ...], tuple[str, ...]])
     _in_flight: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
+    _places: dict[str, str] = field(default_factory=dict[str, str])
+    _called: set[str] = field(default_factory=set[str])
     _calls: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     _lock: Lock = field(default_factory=Lock)
 
@@ -76,6 +81,17 @@ class Attempt:
             taken.add(number)
             return number
 
+    def ask(self, key: str, body: tuple[int, str]) -> None:
+        """Note that a run of a node's body asks for an effect."""
+        with self._lock:
+            self._asked.setdefault(key, set()).add(body)
+
+    def has_asked(self, key: str, body: tuple[int, str] | None = None) -> bool:
+        """Whether an effect was asked for in this attempt: by that run of a body, or by any."""
+        with self._lock:
+            by = self._asked.get(key, set[tuple[int, str]]())
+            return bool(by) if body is None else body in by
+
     def first_run(self, call: tuple[Any, ...], run: tuple[str, ...]) -> tuple[str, ...]:
         """In which run of the subgraphs around it an equal call was first made in this attempt."""
         with self._lock:
@@ -86,11 +102,38 @@ class Attempt:
         with self._lock:
             self._taken[(id(body), *call)].discard(number)
 
-    def enter(self, key: str, *, inside: bool = False) -> Future[None] | None:
+    def call(self, key: str) -> None:
+        """The function of an effect that was entered is called now."""
+        with self._lock:
+            self._called.add(key)
+
+    def is_called(self, keys: Iterable[str]) -> bool:
+        """Whether the function of any of these effects is under way."""
+        with self._lock:
+            return any(key in self._called for key in keys)
+
+    def end_task(self, task_id: str) -> None:
+        """A task's output is about to be stored.
+
+        Raises:
+            EffectInterrupted: An effect it called is still under way: its outcome cannot be part of that output.
+        """
+        with self._lock:
+            open_ = any(place.endswith(f":{task_id}") for place in self._places.values())
+        if open_:
+            reason = EffectInterrupted(
+                "a node ended while an effect it had called was under way",
+                next_step="nothing: the next attempt finds out; let the node wait for its effects",
+            )
+            self.block(reason)
+            raise reason
+
+    def enter(self, key: str, place: str = "", *, inside: bool = False) -> Future[None] | None:
         """Begin the call of an effect; or, if one with this key is under way in this run, what resolves at its end.
 
         Args:
             key: The effect's key.
+            place: The namespace of the task that calls it.
             inside: It is called by an effect under way, which goes on to its end though its caller gave it up.
 
         Raises:
@@ -102,6 +145,7 @@ class Attempt:
             under_way = self._in_flight.get(key)
             if under_way is None:
                 self._in_flight[key] = Future()
+                self._places[key] = place
             return under_way
 
     def leave(self, key: str, *, after: Sequence[Future[Any]] = ()) -> None:
@@ -111,6 +155,8 @@ class Attempt:
             return
         with self._lock:
             done = self._in_flight.pop(key)
+            self._places.pop(key, None)
+            self._called.discard(key)
         done.set_result(None)
 
     def in_flight(self) -> list[Future[None]]:

@@ -16,9 +16,11 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from langchain_core.tools import BaseTool
 
+from everstep.errors import EffectInvalid
 from everstep.nodes import arguments
 from everstep.nodes.attempt import Attempt, any_running, current
-from everstep.nodes.effect_life import Declaration, EffectUnknown, Steps, drive, drive_async, effect_key, steps
+from everstep.nodes.effect_drivers import Steps, drive, drive_async
+from everstep.nodes.effect_life import Declaration, EffectUnknown, effect_key, steps
 
 __all__ = ["EffectUnknown", "effect", "effect_key"]
 
@@ -71,7 +73,7 @@ def effect(
         key.
 
     Raises:
-        EffectInvalid: At the call: an argument is not the same in every replay.
+        EffectInvalid: It is a generator function; or, at the call, an argument is not the same in every replay.
     """
     if isinstance(target, BaseTool):
         return _of_tool(target, Declaration(target.name, probe, idempotent, key))
@@ -89,6 +91,12 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _of_function(function: Callable[..., Any], declaration: Declaration) -> Callable[..., Any]:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise EffectInvalid(
+            f"effect {declaration.name} is a generator function, which does nothing when it is called",
+            next_step="make it an ordinary function that does the work and returns",
+            effect=declaration.name,
+        )
     takes_key = "idempotency_key" in inspect.signature(function).parameters
 
     def life(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:

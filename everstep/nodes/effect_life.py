@@ -1,17 +1,10 @@
-"""The life of one effect, written once for sync and async callers.
-
-`steps` yields what has to be done (a write to the record, a call of the user's function) and a driver does it, in a
-thread or on the event loop.
-"""
+"""The life of one effect, written once for sync and async callers; `effect_drivers` runs it."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +17,12 @@ from everstep.checkpoints import payload
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import loose_digest
 from everstep.errors import EffectInterrupted, EffectInvalid, EffectRejected, EverstepError
-from everstep.nodes import arguments
+from everstep.nodes import arguments, replays
 from everstep.nodes.attempt import Attempt
+from everstep.nodes.effect_drivers import Call, NotBegun, Pause, Step, Steps, Wait, Write
 from everstep.observability import tracing
+
+STRAY_LOOKS, STRAY_PAUSE_S = 10, 0.1
 
 
 @dataclass
@@ -47,23 +43,7 @@ class EffectUnknown(EverstepError, GraphBubbleUp):
     code = "effect_unknown"
 
 
-@dataclass(frozen=True)
-class _Write:
-    operation: Callable[[Connection], Any]
-
-
-@dataclass(frozen=True)
-class _Call:
-    function: Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class _Wait:
-    end: Future[None]
-
-
-Steps = Generator[_Write | _Call | _Wait, Any, Any]
-Settling = Generator[_Write | _Call | _Wait, Any, tuple[Effect, Exception | None]]
+Settling = Generator[Step, Any, tuple[Effect, Exception | None]]
 
 
 @dataclass(frozen=True)
@@ -94,78 +74,6 @@ def in_thread(work: Future[Any]) -> None:
         calling.threads.append(work)
 
 
-def drive(attempt: Attempt, life: Steps) -> Any:
-    """Run the steps of an effect in this thread."""
-    answer, failure = None, None
-    with closing(life):
-        while True:
-            try:
-                step = life.send(answer) if failure is None else life.throw(failure)
-            except StopIteration as end:
-                return end.value
-            answer, failure = None, None
-            try:
-                if isinstance(step, _Write):
-                    answer = attempt.store.write(step.operation).result()
-                elif isinstance(step, _Call):
-                    answer = step.function()
-                    if inspect.isawaitable(answer):
-                        answer = _awaited(answer)
-                else:
-                    _wait(step.end)
-            except Exception as error:
-                failure = error
-
-
-def _wait(end: Future[None]) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        end.result()
-        return
-    raise EffectInvalid(
-        "a sync effect was called on the event loop while a call with the same key is under way",
-        next_step="make the effect async, or call it in a sync node",
-    )
-
-
-def _awaited(awaitable: Awaitable[Any]) -> Any:
-    """The result of an async probe of a sync effect, whose own thread may be the event loop's."""
-
-    async def wait() -> Any:
-        return await awaitable
-
-    with ThreadPoolExecutor(1, thread_name_prefix="everstep-probe") as thread:
-        return thread.submit(copy_context().run, asyncio.run, wait()).result()
-
-
-async def drive_async(attempt: Attempt, life: Steps) -> Any:
-    """Run the steps of an effect to their end, in a task of their own; what returns an awaitable is awaited."""
-    return await attempt.finish(_drive_async(attempt, life))
-
-
-async def _drive_async(attempt: Attempt, life: Steps) -> Any:
-    answer, failure = None, None
-    with closing(life):
-        while True:
-            try:
-                step = life.send(answer) if failure is None else life.throw(failure)
-            except StopIteration as end:
-                return end.value
-            answer, failure = None, None
-            try:
-                if isinstance(step, _Write):
-                    answer = await asyncio.wrap_future(attempt.store.write(step.operation))
-                elif isinstance(step, _Call):
-                    answer = step.function()
-                    if inspect.isawaitable(answer):
-                        answer = await answer
-                else:
-                    await asyncio.shield(asyncio.wrap_future(step.end))
-            except Exception as error:
-                failure = error
-
-
 def steps(
     attempt: Attempt,
     declaration: Declaration,
@@ -186,8 +94,18 @@ def steps(
         outer.composite = True
         if outer.key == key:
             raise EffectInvalid(f"effect {declaration.name} calls itself with the same key", effect=declaration.name)
-    while (under_way := attempt.enter(key, inside=outer is not None)) is not None:
-        yield _Wait(under_way)
+    if attempt.is_called(identity.earlier):
+        reason = EffectInterrupted(
+            f"effect {declaration.name} is called again while an equal call of the same node is under way;"
+            " nothing tells whether that one was given up or this is meant to be another",
+            next_step="nothing: the next attempt finds out; tell calls that are to run at once apart by an argument"
+            " or a key",
+            effect=declaration.name,
+        )
+        attempt.block(reason)
+        raise reason
+    while (under_way := attempt.enter(key, identity.place, inside=outer is not None)) is not None:
+        yield Wait(under_way)
     calling, threads = _Calling(key), list[Future[Any]]()
     try:
         with tracing.effect(declaration.name, loose_digest(key)) as span:
@@ -220,18 +138,29 @@ def _settled(
     probe: Callable[[], Any],
 ) -> Settling:
     """The effect: confirmed, or rejected with the exception that says so. Any other exception leaves it open."""
-    entry, call_now = yield _Write(
-        lambda connection: ledger.begin(
+    digest, shown = loose_digest(identity.plain), arguments.preview(identity.plain)
+
+    def begin(connection: Connection) -> tuple[Effect, bool] | replays.Strays:
+        if identity.asked is not None and (earlier := replays.strays(connection, attempt, identity.asked)):
+            return earlier
+        return ledger.begin(
             connection,
             job_id=attempt.job_id,
             claim_no=attempt.claim_no,
             key=identity.key,
             name=declaration.name,
-            arguments_digest=loose_digest(identity.plain),
-            arguments_json=arguments.preview(identity.plain),
+            arguments_digest=digest,
+            arguments_json=shown,
             now=attempt.store.clock.now_ms(),
+            place=identity.place,
         )
-    )
+
+    looks = 0
+    while isinstance(begun := (yield Write(begin)), replays.Strays):
+        if (looks := looks + 1) == STRAY_LOOKS:
+            raise replays.refusal(declaration.name, shown, begun)
+        yield Pause(STRAY_PAUSE_S)  # calls that run at once may ask in another order than before
+    entry, call_now = begun
     if not call_now and entry.state == "unknown":
         entry, call_now = yield from _settle_unknown(attempt, declaration, entry, probe)
     if not call_now:
@@ -249,6 +178,9 @@ class _Identity:
         body: The run of the node's body it is made in.
         call: What it shares with equal calls there.
         number: Which of them it is.
+        place: The namespace of the task.
+        earlier: The keys of the equal calls before it.
+        asked: What an earlier run is looked through for; None where a business key tells what is the same.
     """
 
     plain: dict[str, Any]
@@ -256,6 +188,9 @@ class _Identity:
     body: Any = None
     call: tuple[str, ...] = ()
     number: int = 0
+    place: str = ""
+    earlier: tuple[str, ...] = ()
+    asked: replays.Asked | None = None
 
     def give_back(self, attempt: Attempt) -> None:
         """The call surely did not happen."""
@@ -267,7 +202,8 @@ def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any],
     name = declaration.name
     if declaration.key is not None:
         business = str(declaration.key(**given) if callable(declaration.key) else declaration.key)
-        return _Identity({"key": business}, arguments.effect_key(attempt.job_key, name, "business", business))
+        key = arguments.effect_key(attempt.job_key, name, "business", business)
+        return _Identity({"key": business}, key, place=arguments.position().place)
     plain = arguments.canonical(name, given)
     at = arguments.position()
     if not at.stable:
@@ -288,21 +224,24 @@ def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any],
     place = at.place if tool_call_id is None else f"{at.place}|{tool_call_id}"
     call = (at.node_attempt, place, name, digest)
     number = attempt.take(at.body, call)
-    key = arguments.effect_key(attempt.job_key, name, digest, place, number)
-    return _Identity(plain, key, at.body, call, number)
+    *earlier, key = [arguments.effect_key(attempt.job_key, name, digest, place, n) for n in range(number + 1)]
+    body = (id(at.body), at.node_attempt)
+    attempt.ask(key, body)
+    asked = replays.Asked(key, name, digest, at.place, body)
+    return _Identity(plain, key, at.body, call, number, at.place, tuple(earlier), asked)
 
 
 def _settle_unknown(
     attempt: Attempt, declaration: Declaration, entry: Effect, probe: Callable[[], Any]
-) -> Generator[_Write | _Call | _Wait, Any, tuple[Effect, bool]]:
+) -> Generator[Step, Any, tuple[Effect, bool]]:
     """Find out about an effect that was interrupted: returns it, and whether to call now."""
     if declaration.probe is not None:
-        result = yield _Call(probe)
+        result = yield Call(probe, is_probe=True)
         if result is not None:
             return (yield _confirm(attempt, entry, result, "probe")), False
     elif not declaration.idempotent:
         raise _unknown(entry)
-    again = yield _Write(
+    again = yield Write(
         lambda connection: ledger.call_again(
             connection, entry, claim_no=attempt.claim_no, now=attempt.store.clock.now_ms()
         )
@@ -319,18 +258,19 @@ def _call(
     probe: Callable[[], Any],
 ) -> Settling:
     crash.point("effect.intended", declaration.name, (entry.key, declaration))
+    attempt.call(entry.key)
     token = _calling.set(calling)
     try:
-        result = yield _Call(lambda: call(entry.key))
+        result = yield Call(lambda: call(entry.key))
     except Exception as error:
         untouched = attempt.surely_not_sent(error) and not calling.composite
-        if isinstance(error, (EffectRejected, GraphInterrupt)) or untouched:
+        if isinstance(error, (EffectRejected, GraphInterrupt, NotBegun)) or untouched:
             return (yield _reject(attempt, entry, "call", error)), error
         entry = yield _fail_to_know(attempt, entry, error)
         if isinstance(error, GraphBubbleUp):
             raise  # an effect inside this one is unknown, or lost its claim; that is settled first
         if declaration.probe is not None:
-            found = yield _Call(probe)
+            found = yield Call(probe, is_probe=True)
             if found is not None:
                 return (yield _confirm(attempt, entry, found, "probe")), None
             rejected = yield _reject(attempt, entry, "probe", error)
@@ -355,33 +295,34 @@ def _call(
     return confirmed, None
 
 
-def _confirm(attempt: Attempt, entry: Effect, result: Any, settled_by: str) -> _Write:
+def _confirm(attempt: Attempt, entry: Effect, result: Any, settled_by: str) -> Write:
     encoded, now = ledger.encode_result(result), attempt.store.clock.now_ms()
-    return _Write(
+    return Write(
         lambda connection: ledger.confirm(
             connection, entry, claim_no=attempt.claim_no, result=encoded, settled_by=settled_by, now=now
         )
     )
 
 
-def _reject(attempt: Attempt, entry: Effect, settled_by: str, error: BaseException) -> _Write:
+def _reject(attempt: Attempt, entry: Effect, settled_by: str, error: BaseException) -> Write:
     text, now = _described(error), attempt.store.clock.now_ms()
-    return _Write(
+    return Write(
         lambda connection: ledger.reject(
             connection, entry, claim_no=attempt.claim_no, settled_by=settled_by, error=text, now=now
         )
     )
 
 
-def _fail_to_know(attempt: Attempt, entry: Effect, error: BaseException) -> _Write:
+def _fail_to_know(attempt: Attempt, entry: Effect, error: BaseException) -> Write:
     text, now = _described(error), attempt.store.clock.now_ms()
-    return _Write(
+    return Write(
         lambda connection: ledger.fail_to_know(connection, entry, claim_no=attempt.claim_no, error=text, now=now)
     )
 
 
 def _described(error: BaseException) -> str:
-    return payload.without_secrets(f"{type(error).__name__}: {error}")[:2000].replace("\x00", "\\x00")
+    text = payload.without_secrets(f"{type(error).__name__}: {error}")[:2000]
+    return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def _interrupted(declaration: Declaration, key: str) -> EverstepError:

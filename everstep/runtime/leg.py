@@ -20,7 +20,7 @@ from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
-from everstep.errors import Cancelled, EffectInterrupted
+from everstep.errors import Cancelled, EffectInterrupted, EffectNotRepeated
 from everstep.graphs.fingerprint import difference, fingerprint
 from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.attempt import Attempt, running
@@ -168,6 +168,7 @@ class Leg:
         async with self._graphs.open(self._job.graph, config, checkpointer=saver) as graph:
             limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
             config = {**config, "recursion_limit": limit}
+            self._attempt.accepted |= await self._store.aread(self._accepted)
             changed = await self._changed(graph)
             if changed is not None:
                 return Outcome("review", questions=[changed])
@@ -192,6 +193,12 @@ class Leg:
 
         job, of_job = await self._store.aread(row_and_reviews)
         return await standing(graph, config, job, of_job, saver, has_run=has_run)
+
+    def _accepted(self, connection: Connection) -> set[str]:
+        """Effects of earlier runs that a person said this one need not repeat."""
+        asked = [review for review in reviews.of_job(connection, self._job.id) if review.kind == "error"]
+        approved = [review.value for review in asked if review.decision == "approve"]
+        return {key for value in approved if value.get("code") == EffectNotRepeated.code for key in value["effects"]}
 
     async def _changed(self, graph: Graph) -> Question | None:
         """Note the graph's fingerprint with the job, or ask whether to go on with a graph that changed."""

@@ -15,6 +15,7 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
+from everstep.errors import EffectNotRepeated
 from everstep.runtime import backoff
 from everstep.runtime.classify import Verdict
 from everstep.runtime.results import error_chain, json_ready, text_of
@@ -145,6 +146,8 @@ def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor:
         "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
         "chain": [{**link, "message": without_secrets(link["message"])} for link in error_chain(error)],
     }
+    if isinstance(error, EffectNotRepeated):
+        what["effects"] = error.ids["effects"]
     text = json.dumps(what)
     connection.execute(
         insert(evidence).values(job_id=job.id, claim_no=job.claim_no, kind="error", detail_json=text, at=now)

@@ -67,20 +67,36 @@ class _Running:
 class NodeThreads(ThreadPoolExecutor):
     """Threads for sync nodes; a node that calls `sys.exit()` in one has failed, and ends nothing but itself."""
 
+    def __init__(self, most: int) -> None:
+        super().__init__(most, thread_name_prefix="everstep-node")
+        self._at_work: set[int] = set()
+
+    @property
+    def busy(self) -> int:
+        """How many of them a node occupies."""
+        return len(self._at_work)
+
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As in the base class."""
 
         def contained() -> T:
             try:
+                self._at_work.add(threading.get_ident())
                 return fn(*args, **kwargs)
             except (SystemExit, KeyboardInterrupt) as error:
                 raise NodeExited(
                     f"a node raised {type(error).__name__} ({error})", next_step="raise an ordinary error instead"
                 ) from error
+            finally:
+                self._at_work.discard(threading.get_ident())
 
         work = super().submit(contained)
         in_thread(work)
         return work
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As in the base class, but a node that does not end is not waited for: its job was settled without it."""
+        super().shutdown(wait=wait and not self.busy, cancel_futures=cancel_futures)
 
 
 class Worker:
@@ -116,6 +132,7 @@ class Worker:
         langgraph_fixes.apply()
         self.id = worker_id()
         self.lost_claims = 0
+        self.node_threads: NodeThreads | None = None
         self._store = store
         self._graphs = graphs if isinstance(graphs, GraphCatalogue) else GraphCatalogue.from_graphs(graphs)
         self._unserved = Unserved(store, self._graphs)
@@ -181,7 +198,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         # A sync node that blocks takes a thread; asyncio's own few would let some jobs starve others.
         threads = max(32, self._concurrency * NODE_THREADS)
-        loop.set_default_executor(NodeThreads(threads, thread_name_prefix="everstep-node"))
+        self.node_threads = NodeThreads(threads)
+        loop.set_default_executor(self.node_threads)
         self._own_loop = True
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):

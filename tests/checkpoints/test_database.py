@@ -7,13 +7,14 @@ import random
 import re
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from everstep.checkpoints import sqlite
+from everstep.checkpoints import migrate, sqlite
 from everstep.checkpoints.schema import metadata
 from everstep.checkpoints.store import Store
 from everstep.errors import (
@@ -112,6 +113,28 @@ def test_the_migrations_make_the_schema(tmp_path: Path) -> None:
             assert not name.startswith("ck_") or name in written
 
 
+def test_a_record_of_the_first_schema_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an older Everstep wrote is there after the migration."""
+    path = tmp_path / "record.db"
+    monkeypatch.setattr(migrate, "HEAD", "0001")
+    sqlite.prepare(path)
+    monkeypatch.undo()
+    values = "'j', 'k', 'd', '{}', 'graph', 't', '1', 'done', 5, 3, 0, 0, 0"
+    columns = (
+        "public_id, idempotency_key, payload_digest, payload_json, graph, thread_id, workflow_version, status,"
+        " priority, max_attempts, next_run_at, created_at, updated_at"
+    )
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"INSERT INTO agent_jobs ({columns}) VALUES ({values})")
+        connection.execute(
+            "INSERT INTO effects (key, job_id, name, state, claim_no, calls, arguments_digest, arguments_json,"
+            " created_at, updated_at) VALUES ('k', 1, 'mail', 'confirmed', 1, 1, 'd', '{}', 0, 0)"
+        )
+    with Store.open(url(path)) as store:
+        assert [(effect.name, effect.place) for effect in store.effects(store.job("j"))] == [("mail", None)]
+        assert store.missing_tables() == []
+
+
 def _open_and_enqueue(path: str, number: int) -> None:
     with Store.open(url(Path(path))) as store:
         assert store.missing_tables() == []
@@ -157,7 +180,7 @@ def test_a_newer_record_is_refused_untouched(tmp_path: Path) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreTooNew, match=r"0999.*0001") as refused:
+    with pytest.raises(StoreTooNew, match=rf"0999.*{migrate.HEAD}") as refused:
         Store.open(url(path))
     assert "upgrade" in refused.value.next_step
     assert path.read_bytes() == before

@@ -164,17 +164,17 @@ def test_a_misspelled_record_is_told_and_not_made(prepared: Prepared, tmp_path: 
 
 
 def test_another_programs_database_is_not_taken_for_a_record(folder: Folder) -> None:
-    """A database without a record in it is left as it is by what only looks, `doctor` too; a worker makes one in it."""
+    """Another program's file is refused by what looks and by what would make a record, and stays as it is."""
     database = folder.path / "everstep.db"
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE notes (text TEXT)")
     before = database.read_bytes()
-    jobs, doctor = folder.all(("jobs",), ("doctor",))
-    is_refused(jobs, 66, "store_not_found")
+    for ran in folder.all(("jobs",), ("submit", "count", "--input", "{}"), ("worker", "--until-idle")):
+        is_refused(ran, 65, "store_corrupt")
+        assert "tables named notes" in ran.err
+    doctor = folder.run("doctor")
     assert (doctor.code, "✗ record" in doctor.out) == (1, True)
     assert database.read_bytes() == before
-    assert folder.run("worker", "--until-idle").code == 0
-    assert folder.json("jobs") == []
 
 
 def test_a_missing_folder_is_not_made(folder: Folder) -> None:

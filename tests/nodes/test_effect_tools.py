@@ -188,10 +188,10 @@ def test_two_equal_calls_in_one_message_are_two_effects(store: Store, world: lis
 
 
 def test_the_id_of_a_tool_call_is_part_of_what_it_is(store: Store, world: list[Any]) -> None:
-    """A replay of the same call is not made again; an equal call with another id, in the same place, is another."""
+    """A replay of the same call is not made again; an equal one with another id is another, if a person says so."""
     fail = Once(ConnectionError("after the tool"), times=2)
     push = effect(sync_function(world, lambda: None))
-    ids = iter(["call-0", "call-0", "call-1"])
+    ids = iter(["call-0", "call-0", "call-1", "call-1"])
 
     def node(_state: State) -> dict[str, Any]:
         call = {"type": "tool_call", "name": "push", "args": {"branch": "main"}, "id": next(ids)}
@@ -200,8 +200,13 @@ def test_the_id_of_a_tool_call_is_part_of_what_it_is(store: Store, world: list[A
         return {"messages": [answer]}
 
     builder = StateGraph(State).add_node("node", node).add_edge(START, "node")
-    job, _ = run(store, builder.compile())
-    assert job.status == "done"
+    graph = builder.compile()
+    job, _ = run(store, graph)
+    assert world == [("main", False)]
+    assert store.reviews()[0].value["code"] == "effect_not_repeated"
+    store.answer(store.reviews()[0].public_id, "approve")
+    work(store, graph)
+    assert store.job(job.public_id).status == "done"
     assert world == [("main", False)] * 2
     assert len({effect.key for effect in store.effects(job)}) == 2
 

@@ -8,6 +8,7 @@ from everstep.runtime.rules.rule import CODE, INPUT, Rule
 OWN: dict[type[BaseException], Rule] = {
     errors.VerificationFailed: Rule("review", "the verification did not pass"),
     errors.NodeExited: CODE,
+    errors.EffectNotRepeated: Rule("review", "a replay took another way than the run before it"),
     errors.EffectInterrupted: Rule("retry", "an effect was interrupted; the next attempt finds out what became of it"),
     errors.ChangeRejected: Rule("failed", "a person rejected the change"),
     errors.ModelUnavailable: Rule("review", "the model cannot be had on this machine"),
