@@ -188,7 +188,7 @@ def test_a_missing_folder_is_not_made(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("url", "code", "error", "says"),
     [
-        ("postgresql://ada:hunter2@db/everstep", 64, "store_url_invalid", "PostgreSQL is not supported"),
+        ("postgresql://ada:hunter2@db/everstep?no_such=1", 64, "store_url_invalid", "PostgreSQL's library"),
         ("mysql://ada:hunter2@db/everstep", 64, "store_url_invalid", "not a store URL"),
         ("everstep.db", 64, "store_url_invalid", "not a store URL"),
         ("sqlite://everstep.db", 64, "store_url_invalid", "three slashes"),
