@@ -6,6 +6,7 @@ import json
 import os
 import random
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from everstep.clock import ManualClock
 from everstep.errors import JobStateConflict, ReviewAnswered
 from everstep.runtime.classify import Verdict
 from everstep.runtime.settle import Outcome, settle
-from tests.support.record import claim, fresh
+from tests.support.record import claim, record
 
 LEASE = 10_000
 MAX_ATTEMPTS = 3
@@ -58,11 +59,14 @@ class Model:
 class JobLife(RuleBasedStateMachine):
     """Every way a job can be moved, by two workers that may be asleep, a person and the clock."""
 
+    database = "sqlite"
+
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory(dir=MEMORY)
         self.clock = ManualClock()
-        self.store = fresh(Path(self.folder.name), self.clock)
+        self.opened = ExitStack()
+        folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
+        self.store = self.opened.enter_context(record(self.database, folder, self.clock))
         self.model = Model(due=self.clock.now_ms())
         self.believes: dict[str, Job | None] = dict.fromkeys(WORKERS)
         self.running_effects: dict[str, Effect] = {}
@@ -71,8 +75,7 @@ class JobLife(RuleBasedStateMachine):
         self.idle: set[str] = set()  # tried in vain since the job last moved, so that the machine does not idle
 
     def teardown(self) -> None:
-        self.store.close()
-        self.folder.cleanup()
+        self.opened.close()
 
     # ---- helpers
 
@@ -156,7 +159,7 @@ class JobLife(RuleBasedStateMachine):
             model.fail()
         if expired and model.failures >= MAX_ATTEMPTS:
             assert got == []
-            model.status = "failed"
+            model.status = "review" if model.in_flight else "failed"
         elif due or expired:
             (self.believes[worker],) = got
             model.status, model.holder = "running", worker
@@ -307,7 +310,7 @@ class JobLife(RuleBasedStateMachine):
         else:
             model.fail()
             again = kind == "retry" and model.failures < MAX_ATTEMPTS
-            model.status = "retry" if again else "review" if kind == "review" else "failed"
+            model.status = "retry" if again else "review" if kind == "review" or model.in_flight else "failed"
             if again:
                 model.due = self.job.next_run_at
                 assert model.due >= self.clock.now_ms() + 15_000
@@ -334,6 +337,7 @@ class JobLife(RuleBasedStateMachine):
         self.idle.clear()
         review: Review = data.draw(st.sampled_from(self.store.reviews()))
         model, was = self.model, self.model.status
+        doubted = any(other.kind == "error" and other.id != review.id for other in self.store.reviews())
         self.store.answer(review.public_id, decision, value=None)
         if review.kind == "effect":
             model.in_flight.discard(review.subject)
@@ -345,8 +349,8 @@ class JobLife(RuleBasedStateMachine):
                 if not model.in_flight:
                     model.status = "failed"
             elif decision == "reject" and review.kind == "error":
-                model.status = "failed"
-            else:
+                self.cancelled()
+            elif not doubted:  # whether to go on at all is no longer asked
                 model.status, model.due, model.failures = "pending", self.clock.now_ms(), 0
                 model.attempts -= review.kind != "error"
         with pytest.raises(ReviewAnswered):
@@ -423,11 +427,23 @@ class JobLife(RuleBasedStateMachine):
         assert at == job.status
 
 
+class JobLifeOnPostgres(JobLife):
+    """The same on the other database."""
+
+    database = "postgres"
+
+
+def _settings(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )
+
+
 TestJobLife = JobLife.TestCase
-TestJobLife.settings = settings(
-    max_examples=30,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
+TestJobLife.settings = _settings(30)
+TestJobLifeOnPostgres = JobLifeOnPostgres.TestCase
+TestJobLifeOnPostgres.settings = _settings(15)
