@@ -85,6 +85,13 @@ class StoreCorrupt(EverstepError):
     exit_code = EX_DATAERR
 
 
+class BackupImpossible(EverstepError):
+    """The copy of a record could not be made; there is none, and the record is as it was."""
+
+    code = "backup_impossible"
+    exit_code = EX_DATAERR
+
+
 class StoreTooNew(EverstepError):
     """The record was written by a newer version of Everstep."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection, Engine, Table, inspect
@@ -79,6 +80,14 @@ class Database(Protocol):
 
     def size(self, connection: Connection) -> int:
         """Bytes it takes."""
+        ...
+
+    def backup(self, target: Path) -> None:
+        """Copy the record, as it is at one moment, into a new file, beside those who write.
+
+        Raises:
+            BackupImpossible: The target is there already or cannot be written, or the database has tools of its own.
+        """
         ...
 
     def listen(self, wake: Callable[[], None]) -> AbstractContextManager[Any]:

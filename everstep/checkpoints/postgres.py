@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from sqlalchemy import Connection, Engine, create_engine
@@ -15,6 +16,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from everstep.checkpoints import migrate
 from everstep.clock import Clock
 from everstep.errors import (
+    BackupImpossible,
     EverstepError,
     PayloadInvalid,
     StoreCorrupt,
@@ -274,6 +276,12 @@ class Postgres:
         names = [*metadata.tables, *self.checkpoint_tables]
         query = "SELECT coalesce(sum(pg_total_relation_size(to_regclass(name))), 0) FROM unnest(%s::text[]) AS name"
         return int(connection.exec_driver_sql(query, (names,)).scalar_one())
+
+    def backup(self, target: Path) -> None:
+        raise BackupImpossible(
+            f"{self.label} is a PostgreSQL database, which has tools of its own",
+            next_step=f"use them: pg_dump --format=custom --file={target} DATABASE",
+        )
 
     @contextmanager
     def listen(self, wake: Callable[[], None]) -> Generator[None]:

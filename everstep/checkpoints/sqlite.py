@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from everstep.checkpoints import migrate
 from everstep.clock import Clock, SystemClock
-from everstep.errors import EverstepError, StoreCorrupt, StoreNotFound, StoreUnavailable
+from everstep.errors import BackupImpossible, EverstepError, StoreCorrupt, StoreNotFound, StoreUnavailable
 
 if TYPE_CHECKING:
     from everstep.checkpoints.saver import StepSaver
@@ -93,6 +94,9 @@ class Sqlite:
 
     def size(self, connection: Connection) -> int:
         return sum(file.stat().st_size for file in self.path.parent.glob(f"{self.path.name}*"))
+
+    def backup(self, target: Path) -> None:
+        backup(self.path, target)
 
     def listen(self, wake: Callable[[], None]) -> AbstractContextManager[Any]:
         return nullcontext()  # nothing tells of other processes' writes; a look costs little
@@ -223,6 +227,37 @@ def _set_up_saver_tables(path: Path) -> None:
             time.sleep(random.uniform(0.01, 0.1))
         finally:
             connection.close()
+
+
+def backup(path: Path, target: Path) -> None:
+    """Copy a live record into a new file; a copy that is not sound and whole never gets the target's name.
+
+    Raises:
+        BackupImpossible: The target is there already, or cannot be written.
+    """
+    if target.exists():
+        raise BackupImpossible(f"{target} is there already", next_step="name a file that does not exist yet")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with closing(raw_connection(path)) as source, closing(sqlite3.connect(part)) as copy:
+            source.backup(copy)  # in one go: one snapshot, which nobody who writes waits for
+            found = copy.execute("PRAGMA quick_check(1)").fetchone()
+            if found != ("ok",):
+                raise StoreCorrupt(f"the record {path} is damaged: {found[0]}", next_step="everstep doctor")
+            copy.execute("PRAGMA journal_mode=DELETE")  # nothing of it is left in a file beside it
+        with part.open("rb+") as whole:
+            os.fsync(whole.fileno())
+        os.link(part, target)  # unlike a rename it replaces nothing
+    except FileExistsError:
+        raise BackupImpossible(f"{target} is there already", next_step="name a file that does not exist yet") from None
+    except (OSError, sqlite3.OperationalError) as error:
+        raise BackupImpossible(
+            f"the copy {target} cannot be written: {error}",
+            next_step="name a file in a folder that exists, is writable and has room",
+        ) from error
+    finally:
+        for left in (part, *part.parent.glob(f"{part.name}-*")):
+            left.unlink(missing_ok=True)
 
 
 _UNAVAILABLE: dict[int, tuple[str, str]] = {

@@ -136,6 +136,17 @@ class Store:
         """Tables the record should have and has not."""
         return self.read(lambda connection: missing_tables(connection, self.database.checkpoint_tables))
 
+    def backup(self, target: Path) -> None:
+        """Copy the record as it is at one moment, beside those who write.
+
+        Args:
+            target: A file that does not exist yet.
+
+        Raises:
+            BackupImpossible: It exists or cannot be written, or the record is not in a file.
+        """
+        self.database.backup(target)
+
     async def aread(self, query: Callable[[Connection], T]) -> T:
         """As `read`, without blocking the event loop."""
         return await self.in_thread(lambda: self.read(query))

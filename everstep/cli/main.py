@@ -56,7 +56,7 @@ def everstep(context: click.Context) -> None:
 
 
 def _register() -> None:
-    from everstep.cli import classify, crash_test, demo, doctor, jobs, review, submit, worker
+    from everstep.cli import backup, classify, crash_test, demo, doctor, jobs, review, submit, worker
 
     commands: tuple[click.Command, ...] = (
         submit.submit,
@@ -70,6 +70,7 @@ def _register() -> None:
         classify.classify,
         crash_test.crash_test,
         doctor.doctor,
+        backup.backup,
         demo.demo,
     )
     for command in commands:

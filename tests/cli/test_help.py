@@ -30,6 +30,7 @@ COMMANDS = [
     ("classify",),
     ("crash-test",),
     ("doctor",),
+    ("backup",),
     ("demo",),
 ]
 PROGRAM = (
