@@ -152,7 +152,7 @@ def _settled(
             arguments_digest=digest,
             arguments_json=shown,
             now=attempt.store.clock.now_ms(),
-            place=identity.place,
+            place=identity.place if identity.asked is not None else None,
         )
 
     looks = 0
@@ -227,7 +227,8 @@ def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any],
     *earlier, key = [arguments.effect_key(attempt.job_key, name, digest, place, n) for n in range(number + 1)]
     body = (id(at.body), at.node_attempt)
     attempt.ask(key, body)
-    asked = replays.Asked(key, name, digest, at.place, body)
+    # A replay that finds the effect around this one does not ask for it again.
+    asked = None if _calling.get() is not None else replays.Asked(key, name, digest, at.place, body)
     return _Identity(plain, key, at.body, call, number, at.place, tuple(earlier), asked)
 
 

@@ -89,6 +89,24 @@ def test_a_node_that_repeats_what_it_did_goes_on_with_something_new(store: Store
     assert world == ["ada", "bob", "eve"]
 
 
+def test_effects_inside_one_that_is_found_need_not_be_repeated(store: Store, world: list[Any]) -> None:
+    """A replay gets the outer effect's result and does not run its body; then what it calls itself is new."""
+    mail, fail = mail_into(world), Once(ConnectionError("after both"))
+
+    @effect("mail.all")
+    def mail_all() -> list[str]:
+        return [mail("ada"), mail("bob")]
+
+    def node(_state: Log) -> Log:
+        answers = mail_all()
+        fail()
+        return {"log": [*answers, mail("eve")]}
+
+    job = run(store, chain(node))
+    assert result(store, job) == ["mailed ada", "mailed bob", "mailed eve"]
+    assert world == ["ada", "bob", "eve"]
+
+
 def test_threads_may_ask_in_another_order(store: Store, world: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A new call waits a moment for those of the earlier run to be asked for; nobody is bothered."""
     monkeypatch.setattr(effect_life, "STRAY_LOOKS", 10_000)
