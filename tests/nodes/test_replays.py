@@ -203,13 +203,13 @@ def test_a_time_limit_around_a_blocking_effect_does_it_once(store: Store, world:
         return f"mailed {to}"
 
     def node(state: Log) -> Any:
-        threading.Timer(0.3, go_on.set).start()
-        body = giving_up(mail, 0.05)(state)
+        threading.Timer(2.5, go_on.set).start()
+        body = giving_up(mail, 1.0)(state)
         return asyncio.run(body) if asyncio.iscoroutine(body) else body
 
     async def async_node(state: Log) -> Any:
-        threading.Timer(0.3, go_on.set).start()
-        return await giving_up(mail, 0.05)(state)
+        threading.Timer(2.5, go_on.set).start()
+        return await giving_up(mail, 1.0)(state)
 
     job = run(store, chain(node if giving_up is _by_pool else async_node))
     assert result(store, job) == ["mailed ada"]
