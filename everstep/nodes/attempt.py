@@ -64,21 +64,24 @@ class Attempt:
     _in_flight: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
     _places: dict[str, str] = field(default_factory=dict[str, str])
     _called: set[str] = field(default_factory=set[str])
+    _beginning: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
     _calls: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     _lock: Lock = field(default_factory=Lock)
 
-    def take(self, body: Any, call: tuple[str, ...]) -> int:
+    def take(self, body: Any, call: tuple[str, ...], key_of: Callable[[int], str]) -> int:
         """Number a call among equal ones, from 0, within one run of a node's body.
 
         Args:
             body: An object that lives as long as that run; the same task run again, also in this attempt, has another.
             call: What makes calls equal.
+            key_of: The effect's key by its number.
         """
         with self._lock:
             self._bodies[id(body)] = body  # kept, so that no other object can get its id
             taken = self._taken.setdefault((id(body), *call), set())
             number = next(number for number in range(len(taken) + 1) if number not in taken)
             taken.add(number)
+            self._beginning.setdefault(key_of(number), Future())
             return number
 
     def ask(self, key: str, body: tuple[int, str]) -> None:
@@ -102,10 +105,23 @@ class Attempt:
         with self._lock:
             self._taken[(id(body), *call)].discard(number)
 
+    def beginning(self, keys: Iterable[str]) -> Future[None] | None:
+        """Of one of these effects that is neither called nor over: what resolves when it is."""
+        with self._lock:
+            return next((self._beginning[key] for key in keys if key in self._beginning), None)
+
     def call(self, key: str) -> None:
-        """The function of an effect that was entered is called now."""
+        """The function of an effect is called now."""
         with self._lock:
             self._called.add(key)
+        self.begun(key)
+
+    def begun(self, key: str) -> None:
+        """The effect is called, or will not be."""
+        with self._lock:
+            begun = self._beginning.pop(key, None)
+        if begun is not None:
+            begun.set_result(None)
 
     def is_called(self, keys: Iterable[str]) -> bool:
         """Whether the function of any of these effects is under way."""

@@ -88,22 +88,42 @@ def steps(
     except EffectInvalid as error:
         attempt.block(error)
         raise
+    try:
+        yield from _first_of_its_kind(attempt, declaration, identity)
+        return (yield from _lived(attempt, declaration, identity, call, probe))
+    finally:
+        attempt.begun(identity.key)
+
+
+def _first_of_its_kind(attempt: Attempt, declaration: Declaration, identity: _Identity) -> Steps:
+    """End the attempt if an equal call of the same node is under way, which its caller may have given up."""
+    while (beginning := attempt.beginning(identity.earlier)) is not None:
+        yield Wait(beginning)
+    if not attempt.is_called(identity.earlier):
+        return
+    reason = EffectInterrupted(
+        f"effect {declaration.name} is called again while an equal call of the same node is under way;"
+        " nothing tells whether that one was given up or this is meant to be another",
+        next_step="nothing: the next attempt finds out; tell calls that run at once apart by an argument or a key",
+        effect=declaration.name,
+    )
+    attempt.block(reason)
+    raise reason
+
+
+def _lived(
+    attempt: Attempt,
+    declaration: Declaration,
+    identity: _Identity,
+    call: Callable[[str], Any],
+    probe: Callable[[], Any],
+) -> Steps:
     key = identity.key
     outer = _calling.get()
     if outer is not None:
         outer.composite = True
         if outer.key == key:
             raise EffectInvalid(f"effect {declaration.name} calls itself with the same key", effect=declaration.name)
-    if attempt.is_called(identity.earlier):
-        reason = EffectInterrupted(
-            f"effect {declaration.name} is called again while an equal call of the same node is under way;"
-            " nothing tells whether that one was given up or this is meant to be another",
-            next_step="nothing: the next attempt finds out; tell calls that are to run at once apart by an argument"
-            " or a key",
-            effect=declaration.name,
-        )
-        attempt.block(reason)
-        raise reason
     while (under_way := attempt.enter(key, identity.place, inside=outer is not None)) is not None:
         yield Wait(under_way)
     calling, threads = _Calling(key), list[Future[Any]]()
@@ -223,8 +243,12 @@ def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any],
         )
     place = at.place if tool_call_id is None else f"{at.place}|{tool_call_id}"
     call = (at.node_attempt, place, name, digest)
-    number = attempt.take(at.body, call)
-    *earlier, key = [arguments.effect_key(attempt.job_key, name, digest, place, n) for n in range(number + 1)]
+
+    def key_of(number: int) -> str:
+        return arguments.effect_key(attempt.job_key, name, digest, place, number)
+
+    number = attempt.take(at.body, call, key_of)
+    *earlier, key = [key_of(n) for n in range(number + 1)]
     body = (id(at.body), at.node_attempt)
     attempt.ask(key, body)
     # A replay that finds the effect around this one does not ask for it again.
