@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.types.json import Jsonb
 
-from everstep.checkpoints.saver import INTERRUPT, RESUME, Fence, Recorder, Statement, StepSaver, needed
+from everstep.checkpoints.saver import INTERRUPT, RESUME, Fence, Recorder, Statement, StepSaver
+from everstep.checkpoints.threads import needed
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store

@@ -391,17 +391,3 @@ class StepSaver(BaseCheckpointSaver[str]):
     async def aanswers_used(self, thread_id: str) -> dict[str, int]:
         """As `answers_used`."""
         return await self._store.in_thread(self.answers_used, thread_id)
-
-
-def needed(saver: BaseCheckpointSaver[str], thread_id: str, namespace: str) -> list[str]:
-    """The newest checkpoint of a namespace of a thread, and those ancestors a `DeltaChannel` in it is rebuilt from."""
-    kept: list[str] = []
-    current = saver.get_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
-    waiting: set[str] = set()
-    if current is not None:
-        waiting = set(current.metadata.get("counters_since_delta_snapshot") or ())
-    while current is not None:
-        kept.append(current.checkpoint["id"])
-        waiting -= set(current.checkpoint["channel_values"])
-        current = saver.get_tuple(current.parent_config) if waiting and current.parent_config else None
-    return kept

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from everstep.checkpoints.saver import INTERRUPT, RESUME, Fence, Statement, StepSaver, needed
+from everstep.checkpoints.saver import INTERRUPT, RESUME, Fence, Statement, StepSaver
 from everstep.checkpoints.sqlite import SqliteReader
+from everstep.checkpoints.threads import needed
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
