@@ -70,10 +70,11 @@ def choose(points: Sequence[Point], *, number: int | None, seed: int, only: Sequ
     Args:
         points: All of them.
         number: How many, drawn at random; None: all.
-        seed: Of the draw; the same seed and points give the same draw.
+        seed: Of the draw, which goes by labels: points of two threads may be passed in another order next time.
         only: Beginnings of labels; when given, others are left out before the draw.
     """
     kept = [point for point in points if not only or point.label.startswith(tuple(only))]
     if number is None or number >= len(kept):
         return kept
-    return [kept[index] for index in sorted(random.Random(seed).sample(range(len(kept)), number))]
+    drawn = set(sorted(kept, key=lambda point: random.Random(f"{seed} {point.label}").random())[:number])
+    return [point for point in kept if point in drawn]
