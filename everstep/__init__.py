@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everstep.checkpoints.canonical import job_key, repository_key
+    from everstep.checkpoints.policy import Acceptance, Budget, JobPolicy
     from everstep.checkpoints.saver import StepSaver
     from everstep.checkpoints.store import Store
     from everstep.errors import EffectRejected, EverstepError
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
     from everstep.runtime.worker import Worker
 
 _HOME = {
+    "Acceptance": "everstep.checkpoints.policy",
+    "Budget": "everstep.checkpoints.policy",
     "Decision": "everstep.nodes.review",
     "EffectRejected": "everstep.errors",
     "EffectUnknown": "everstep.nodes.effect",
     "EverstepError": "everstep.errors",
     "GraphCatalogue": "everstep.graphs.loader",
+    "JobPolicy": "everstep.checkpoints.policy",
     "StepSaver": "everstep.checkpoints.saver",
     "Store": "everstep.checkpoints.store",
     "Verification": "everstep.nodes.verify",
@@ -40,11 +44,14 @@ _HOME = {
 }
 
 __all__ = [
+    "Acceptance",
+    "Budget",
     "Decision",
     "EffectRejected",
     "EffectUnknown",
     "EverstepError",
     "GraphCatalogue",
+    "JobPolicy",
     "StepSaver",
     "Store",
     "Verification",

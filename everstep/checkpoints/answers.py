@@ -26,6 +26,10 @@ def choices(kind: str, value: Any) -> dict[str, str]:
         return {"approve": "try again from the last checkpoint", "reject": "the job has failed"}
     if kind == "fingerprint":
         return {"approve": "go on with the changed graph", "reject": "the job has failed"}
+    if kind == "policy":
+        return {"approve": "accept the result as it is", "reject": "the job has failed"}
+    if kind == "budget":
+        return {"approve": 'go on; --value may raise limits, such as {"steps": 200}', "reject": "the job has failed"}
     if kind == "breakpoint":
         return {"approve": "go on past the breakpoint", "reject": "the job has failed"}
     allowed = _allowed(value)

@@ -26,7 +26,7 @@ def claim(
     graphs: Collection[str] | None = None,
     running: Collection[int] = (),
 ) -> list[Job]:
-    """Take up to `limit` jobs that are ready, the highest priority first, then the longest due.
+    """Take up to `limit` jobs that are ready, by priority and how long they have been due (`jobs.rank`).
 
     Ready is: pending or retry and due; or running under a lease that has expired, or whose worker is proven dead.
     Starts are counted here, before anything runs. A job whose workers vanish `max_attempts` times in a row, without
@@ -52,7 +52,7 @@ def claim(
     query = (
         select(agent_jobs)
         .where(ready, agent_jobs.c.id.not_in(tuple(running)))
-        .order_by(agent_jobs.c.priority.desc(), agent_jobs.c.next_run_at, agent_jobs.c.id)
+        .order_by(agent_jobs.c.due_rank, agent_jobs.c.id)
         .with_for_update(skip_locked=True)
     )
     if graphs is not None:

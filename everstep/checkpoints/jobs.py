@@ -16,13 +16,16 @@ from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import insert_or_ignore, notify
-from everstep.checkpoints.schema import agent_jobs, job_events
+from everstep.checkpoints.policy import JobPolicy
+from everstep.checkpoints.schema import agent_jobs, job_events, job_services
 from everstep.clock import uuid7
 from everstep.errors import JobNotFound, JobStateConflict, KeyConflict, PayloadInvalid
 
 DEFAULT_LEASE_MS = 300_000
 DEFAULT_MAX_ATTEMPTS = 3
 DEFAULT_PRIORITY = 5
+LEVEL_MS = 600_000
+"""One level of priority is worth ten minutes of waiting."""
 
 ALLOWED: Mapping[str, frozenset[str]] = {
     "pending": frozenset({"running", "review", "failed"}),
@@ -44,6 +47,18 @@ class Job:
         failures: How many there are so far; a killed worker is one.
         progress: Grows with every checkpoint and every finished task that is stored.
         progress_at_failure: Its value at the last failure.
+        due_rank: By which ready jobs are taken, the lowest first; see `rank`.
+        concurrency_key: Jobs of one key run at most so many at once.
+        parent_id: Row id of the job that enqueued it, whose budget it shares.
+        budget_json: What it may use (`policy.Budget`).
+        run_ms: How long it ran so far, all legs together, milliseconds.
+        cost_micros: What its model calls cost so far, millionths of a US dollar.
+        acceptance_json: What must hold before it is done (`policy.Acceptance`).
+        returns: How often it was given back to its graph because that did not hold.
+        next_input_json: What its graph is fed next in place of its input; see `returns`.
+        worker_deaths: Workers in a row that died while they ran it, without progress between.
+        suspect: Whether it runs alone until it is known whether it kills its worker.
+        announced_at: When its arrival among the dead letters was told.
     """
 
     id: int
@@ -79,6 +94,18 @@ class Job:
     result_digest: str | None
     created_at: int
     updated_at: int
+    due_rank: int
+    concurrency_key: str | None
+    parent_id: int | None
+    budget_json: str | None
+    run_ms: int
+    cost_micros: int
+    acceptance_json: str | None
+    returns: int
+    next_input_json: str | None
+    worker_deaths: int
+    suspect: int
+    announced_at: int | None
 
     @property
     def payload(self) -> Any:
@@ -104,6 +131,15 @@ class Enqueued:
 
 class LostClaim(Exception):
     """The claim is no longer the job's: another worker has it, or it was settled. Nothing was written."""
+
+
+def rank(priority: int, next_run_at: int) -> int:
+    """The order in which ready jobs are taken, the lowest first: when one of priority 0 would have to be due.
+
+    A job that waits rises by a level every ten minutes (`LEVEL_MS`), so none waits for ever: one of priority 0 goes
+    before one of priority 10 that becomes due 100 minutes after it.
+    """
+    return next_run_at - priority * LEVEL_MS
 
 
 def job_of(row: RowMapping) -> Job:
@@ -152,6 +188,7 @@ def enqueue(
     priority: int,
     max_attempts: int,
     owner: str,
+    policy: JobPolicy | None = None,
 ) -> Enqueued:
     """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
 
@@ -159,6 +196,7 @@ def enqueue(
         KeyConflict: The key belongs to a job with another graph or payload.
     """
     public_id = uuid7(now)
+    policy = policy or JobPolicy()
     values: dict[str, Any] = {
         "public_id": public_id,
         "idempotency_key": key,
@@ -172,6 +210,10 @@ def enqueue(
         "priority": priority,
         "max_attempts": max_attempts,
         "next_run_at": now,
+        "due_rank": rank(priority, now),
+        "concurrency_key": policy.concurrency_key,
+        "budget_json": policy.budget and json.dumps(policy.budget.as_dict()),
+        "acceptance_json": policy.acceptance and json.dumps(policy.acceptance.as_dict()),
         "created_at": now,
         "updated_at": now,
     }
@@ -187,6 +229,8 @@ def enqueue(
                 status=job.status,
             )
         return Enqueued(job, created=False)
+    for service in policy.services:
+        insert_or_ignore(connection, job_services, {"job_id": job.id, "service": service})
     _event(connection, job, None, "pending", now, owner, "enqueued")
     notify(connection)
     return Enqueued(job, created=True)
@@ -216,6 +260,8 @@ def transition(connection: Connection, job: Job, to: str, *, now: int, actor: st
             status=job.status,
         )
     released = {} if to == "running" else {"leased_by": None, "lease_until": None}
+    if "next_run_at" in changes:
+        changes["due_rank"] = rank(job.priority, changes["next_run_at"])
     guard = and_(agent_jobs.c.id == job.id, agent_jobs.c.status == job.status, agent_jobs.c.claim_no == job.claim_no)
     changed = connection.execute(
         update(agent_jobs).where(guard).values(status=to, updated_at=now, **{**released, **changes})

@@ -17,7 +17,7 @@ from everstep.checkpoints.schema import reviews as table
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import ReviewAnswered, ReviewAnswerInvalid, ReviewNotFound
 
-ENDING = ("error", "fingerprint", "breakpoint")
+ENDING = ("error", "fingerprint", "breakpoint", "policy", "budget")
 """Kinds of reviews that ask whether the job goes on; rejecting one ends it."""
 
 
@@ -26,7 +26,7 @@ class Review:
     """A row of `reviews`.
 
     Attributes:
-        kind: `interrupt`, `breakpoint`, `effect`, `error` or `fingerprint`.
+        kind: `interrupt`, `breakpoint`, `effect`, `error`, `fingerprint`, `policy` or `budget`.
         subject: What it is about: the interrupt's id, the effect's key, the checkpoint's id, ….
         occurrence: Tells several questions about one subject apart. For an interrupt: how many answers its task had
         used before.

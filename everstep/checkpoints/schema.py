@@ -22,7 +22,8 @@ from sqlalchemy import (
 STATUSES = ("pending", "running", "retry", "review", "done", "failed")
 EFFECT_STATES = ("intended", "confirmed", "rejected", "unknown")
 REVIEW_STATUSES = ("open", "answered", "closed")
-REVIEW_KINDS = ("interrupt", "breakpoint", "effect", "error", "fingerprint")
+REVIEW_KINDS = ("interrupt", "breakpoint", "effect", "error", "fingerprint", "policy", "budget")
+GATES = ("open", "closed")
 
 
 def _one_of(column: str, values: tuple[str, ...]) -> str:
@@ -67,10 +68,24 @@ agent_jobs = Table(
     Column("result_digest", String),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
+    Column("due_rank", BigInteger, nullable=False, server_default="0"),
+    Column("concurrency_key", String),
+    Column("parent_id", Integer),
+    Column("budget_json", Text),
+    Column("run_ms", BigInteger, nullable=False, server_default="0"),
+    Column("cost_micros", BigInteger, nullable=False, server_default="0"),
+    Column("acceptance_json", Text),
+    Column("returns", Integer, nullable=False, server_default="0"),
+    Column("next_input_json", Text),
+    Column("worker_deaths", Integer, nullable=False, server_default="0"),
+    Column("suspect", Integer, nullable=False, server_default="0"),
+    Column("announced_at", BigInteger),
     CheckConstraint(_one_of("status", STATUSES), name="ck_agent_jobs_status"),
     sqlite_autoincrement=True,
 )
 Index("idx_agent_jobs_ready", agent_jobs.c.status, agent_jobs.c.next_run_at, agent_jobs.c.lease_until)
+Index("idx_agent_jobs_rank", agent_jobs.c.status, agent_jobs.c.due_rank)
+Index("idx_agent_jobs_parent", agent_jobs.c.parent_id)
 
 job_events = Table(
     "job_events",
@@ -146,5 +161,61 @@ evidence = Table(
     Column("kind", String, nullable=False),
     Column("detail_json", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+services = Table(
+    "services",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("gate", String, nullable=False),
+    Column("symptom", String),
+    Column("closed_at", BigInteger),
+    Column("opens_at", BigInteger),
+    Column("outages", Integer, nullable=False, server_default="0"),
+    Column("trial_job_id", Integer),
+    Column("trial_claim_no", Integer),
+    Column("updated_at", BigInteger, nullable=False),
+    CheckConstraint(_one_of("gate", GATES), name="ck_services_gate"),
+    sqlite_autoincrement=True,
+)
+
+job_services = Table(
+    "job_services",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False),
+    Column("service", String, nullable=False),
+    UniqueConstraint("job_id", "service", name="uq_job_services"),
+    sqlite_autoincrement=True,
+)
+Index("idx_job_services_service", job_services.c.service)
+
+upstream_events = Table(
+    "upstream_events",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("service", String, nullable=False, index=True),
+    Column("symptom", String, nullable=False),
+    Column("check_time", BigInteger, nullable=False),
+    Column("account_tier_expected", String),
+    Column("job_id", Integer),
+    Column("detail", Text),
+    sqlite_autoincrement=True,
+)
+
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("idempotency_key", String, nullable=False, unique=True),
+    Column("public_id", String, nullable=False),
+    Column("graph", String, nullable=False),
+    Column("payload_digest", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("result_digest", String),
+    Column("pruned_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
     sqlite_autoincrement=True,
 )

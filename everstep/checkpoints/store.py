@@ -24,6 +24,7 @@ from everstep.checkpoints import reviews as questions
 from everstep.checkpoints.database import Database, missing_tables, of_url
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Enqueued, Job
+from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.schema import agent_jobs, job_events
 from everstep.checkpoints.schema import evidence as evidence_table
@@ -168,6 +169,7 @@ class Store:
         workflow_version: str = "1",
         owner: str = "default",
         allow_secret_keys: bool = False,
+        policy: JobPolicy | None = None,
     ) -> Enqueued:
         """Add a job: one run of a graph. The same key and input give the same job, whoever asks and however often.
 
@@ -180,6 +182,7 @@ class Store:
             workflow_version: Part of the derived key: a new version processes old input again, on purpose.
             owner: Whose job it is.
             allow_secret_keys: Accept keys that look like credentials.
+            policy: What it may use, what must hold before it is done, and which services it needs.
 
         Returns:
             The job, and whether this call created it.
@@ -206,6 +209,7 @@ class Store:
                 priority=priority,
                 max_attempts=max_attempts,
                 owner=owner,
+                policy=policy,
             )
         ).result()
 

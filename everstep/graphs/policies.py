@@ -1,0 +1,174 @@
+"""Reading `everstep.toml`, which stands beside `langgraph.json`: limits, budgets and acceptance by graph, and services.
+
+The file is optional. A field it does not have is refused by name, because a limit that is misspelled limits nothing.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from everstep.checkpoints.policy import Acceptance, Budget, JobPolicy
+from everstep.errors import ConfigInvalid, PayloadInvalid
+
+FILE_NAME = "everstep.toml"
+
+AtLeastOne = Annotated[int, Field(ge=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class BudgetSection(_Strict):
+    """`[graphs.NAME.budget]`; see `policy.Budget`."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+
+class AcceptanceSection(_Strict):
+    """`[graphs.NAME.acceptance]`; see `policy.Acceptance`."""
+
+    verify: list[str] = []
+    workdir: str = "."
+    timeout: float = 600.0
+    returns: int = 2
+    feedback: str = "messages"
+    high_risk: list[str] | None = None
+    base: str | None = None
+
+
+class GraphSection(_Strict):
+    """`[graphs.NAME]`.
+
+    Attributes:
+        concurrency: Most jobs of this graph at once, over all workers.
+        services: Names of the services its jobs need.
+        budget: What each job may use unless it says otherwise.
+        acceptance: What must hold before each job is done unless it says otherwise.
+    """
+
+    concurrency: AtLeastOne | None = None
+    services: list[str] = []
+    budget: BudgetSection | None = None
+    acceptance: AcceptanceSection | None = None
+
+
+class ServiceSection(_Strict):
+    """`[services."NAME"]`.
+
+    Attributes:
+        concurrency: Most jobs at once that need this service, over all workers.
+        tier: The plan the account should be on; kept with each outage, to tell an expired plan from a fault.
+        probe: A command that exits 0 when the service works again; without one, one job at a time tries.
+    """
+
+    concurrency: AtLeastOne | None = None
+    tier: str | None = None
+    probe: str | None = None
+
+
+class KeysSection(_Strict):
+    """`[keys]`: `concurrency` is the most jobs of one concurrency key at once, over all workers."""
+
+    concurrency: AtLeastOne = 1
+
+
+class DeadLettersSection(_Strict):
+    """`[dead_letters]`: `webhook` is told of each job that failed."""
+
+    webhook: str | None = None
+
+
+class RetentionSection(_Strict):
+    """`[retention]`: days that finished jobs, dead letters and keys of pruned jobs are kept."""
+
+    done_days: float = Field(default=30, ge=0)
+    failed_days: float = Field(default=90, ge=0)
+    key_days: float = Field(default=365, ge=0)
+
+
+class PriceSection(_Strict):
+    """`[prices."MODEL"]`: US dollars for a million tokens."""
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+
+
+class Policies(_Strict):
+    """What `everstep.toml` says."""
+
+    graphs: dict[str, GraphSection] = {}
+    services: dict[str, ServiceSection] = {}
+    keys: KeysSection = KeysSection()
+    dead_letters: DeadLettersSection = DeadLettersSection()
+    retention: RetentionSection = RetentionSection()
+    prices: dict[str, PriceSection] = {}
+
+    def of_graph(self, name: str) -> JobPolicy:
+        """What is asked of each job of a graph.
+
+        Raises:
+            PayloadInvalid: A number is out of range.
+        """
+        section = self.graphs.get(name, GraphSection())
+        acceptance = section.acceptance and Acceptance.of(section.acceptance.model_dump())
+        budget = section.budget and Budget(**section.budget.model_dump())
+        return JobPolicy(budget, acceptance, tuple(section.services))
+
+
+def read_policies(config_path: Path) -> Policies:
+    """Read the `everstep.toml` beside a `langgraph.json`; without one, nothing is limited.
+
+    Args:
+        config_path: The `langgraph.json`.
+
+    Raises:
+        ConfigInvalid: It cannot be read, or an entry is not what it can be; the message names the entry.
+    """
+    path = config_path.absolute().with_name(FILE_NAME)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return Policies()
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise _invalid(path, str(error), "Correct it there.") from error
+    try:
+        policies = Policies.model_validate(content)
+        for name in policies.graphs:
+            policies.of_graph(name)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(_fields(first["loc"][:-1])) if first["type"] == "extra_forbidden" else ""
+        advice = f"It may be one of: {known}." if known else "Correct it there."
+        raise _invalid(path, f"{where}: {first['msg']}", advice) from error
+    except PayloadInvalid as error:
+        raise _invalid(path, error.message, error.next_step) from error
+    return policies
+
+
+def _fields(place: tuple[int | str, ...]) -> list[str]:
+    """The fields an entry may have at a place of the file."""
+    sections: dict[str, type[BaseModel]] = {
+        "graphs": GraphSection,
+        "services": ServiceSection,
+        "keys": KeysSection,
+        "dead_letters": DeadLettersSection,
+        "retention": RetentionSection,
+        "prices": PriceSection,
+        "budget": BudgetSection,
+        "acceptance": AcceptanceSection,
+    }
+    named: list[Any] = [sections[part] for part in place if isinstance(part, str) and part in sections]
+    return list((named[-1] if named else Policies).model_fields)
+
+
+def _invalid(path: Path, what: str, next_step: str) -> ConfigInvalid:
+    return ConfigInvalid(f"{path}: {what}", next_step=next_step, path=str(path))
