@@ -161,6 +161,16 @@ class ReviewAnswerInvalid(EverstepError):
     exit_code = EX_USAGE
 
 
+# ---- services
+
+
+class ServiceNotFound(EverstepError):
+    """No job reported or needs a service of this name."""
+
+    code = "service_not_found"
+    exit_code = EX_NOINPUT
+
+
 # ---- graphs
 
 

@@ -9,8 +9,9 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, and_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select, update
 
+from everstep.checkpoints.admission import WAITING, Admission, Limits
 from everstep.checkpoints.jobs import Job, LostClaim, end, fail, job_of, transition
 from everstep.checkpoints.schema import agent_jobs
 
@@ -25,6 +26,7 @@ def claim(
     dead_workers: Collection[str] = (),
     graphs: Collection[str] | None = None,
     running: Collection[int] = (),
+    limits: Limits | None = None,
 ) -> list[Job]:
     """Take up to `limit` jobs that are ready, by priority and how long they have been due (`jobs.rank`).
 
@@ -41,36 +43,62 @@ def claim(
         dead_workers: Worker ids that are proven dead, so that their leases need not run out.
         graphs: Only jobs of these graphs; all when None.
         running: Row ids of jobs this worker still runs; it does not take over from itself.
+        limits: How many jobs may run at once, over all workers.
     """
-    ready = or_(
-        and_(agent_jobs.c.status.in_(("pending", "retry")), agent_jobs.c.next_run_at <= now),
-        and_(
-            agent_jobs.c.status == "running",
-            or_(agent_jobs.c.lease_until <= now, agent_jobs.c.leased_by.in_(dead_workers)),
-        ),
-    )
+    admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, dead_workers=dead_workers)
     query = (
         select(agent_jobs)
-        .where(ready, agent_jobs.c.id.not_in(tuple(running)))
+        .where(_ready(now, graphs, dead_workers), agent_jobs.c.id.not_in(tuple(running)))
         .order_by(agent_jobs.c.due_rank, agent_jobs.c.id)
         .with_for_update(skip_locked=True)
     )
-    if graphs is not None:
-        query = query.where(agent_jobs.c.graph.in_(graphs))
     claimed: list[Job] = []
-    for job in [job_of(row) for row in connection.execute(query.limit(limit)).mappings()]:
-        if job.status != "running":
-            claimed.append(_start(connection, job, "claimed", now, worker, lease_ms))
-        elif job.cancel_requested_at is not None:
-            end(connection, job, now=now, actor=worker)
-        else:
-            count = job.with_another_failure()
-            if count["failures"] >= job.max_attempts:
-                _give_up(connection, job, count, now, worker)
-            else:
-                reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
-                claimed.append(_start(connection, job, reason, now, worker, lease_ms, **count))
+    while len(claimed) < limit:
+        rows = connection.execute(query.where(admission.clause()).limit(limit - len(claimed))).mappings()
+        found = [job_of(row) for row in rows]
+        needed = admission.needs(connection, found)
+        for job in found:
+            services = needed.get(job.id, ())
+            if admission.admits(job, services) and (started := _take(connection, job, now, worker, lease_ms)):
+                admission.start(connection, started, services, now=now)
+                claimed.append(started)
+        if not found:
+            break
     return claimed
+
+
+def anything_ready(
+    connection: Connection, *, now: int, graphs: Collection[str] | None, limits: Limits | None = None
+) -> bool:
+    """Whether a claim would find anything; a look that locks nothing."""
+    admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, lock=False)
+    return bool(connection.execute(select(exists().where(_ready(now, graphs, ()), admission.clause()))).scalar_one())
+
+
+def _ready(now: int, graphs: Collection[str] | None, dead_workers: Collection[str]) -> ColumnElement[bool]:
+    ready = or_(
+        and_(agent_jobs.c.status.in_(WAITING), agent_jobs.c.next_run_at <= now),
+        and_(
+            agent_jobs.c.status == "running",
+            or_(agent_jobs.c.lease_until <= now, agent_jobs.c.leased_by.in_(tuple(dead_workers))),
+        ),
+    )
+    return ready if graphs is None else and_(ready, agent_jobs.c.graph.in_(graphs))
+
+
+def _take(connection: Connection, job: Job, now: int, worker: str, lease_ms: int) -> Job | None:
+    """The job as it is claimed; None if it is not to run again."""
+    if job.status != "running":
+        return _start(connection, job, "claimed", now, worker, lease_ms)
+    if job.cancel_requested_at is not None:
+        end(connection, job, now=now, actor=worker)
+        return None
+    count = job.with_another_failure()
+    if count["failures"] >= job.max_attempts:
+        _give_up(connection, job, count, now, worker)
+        return None
+    reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
+    return _start(connection, job, reason, now, worker, lease_ms, **count)
 
 
 def _start(connection: Connection, job: Job, reason: str, now: int, worker: str, lease_ms: int, **changes: int) -> Job:

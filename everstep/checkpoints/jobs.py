@@ -17,7 +17,7 @@ from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import insert_or_ignore, notify
 from everstep.checkpoints.policy import JobPolicy
-from everstep.checkpoints.schema import agent_jobs, job_events, job_services
+from everstep.checkpoints.schema import agent_jobs, job_events
 from everstep.clock import uuid7
 from everstep.errors import JobNotFound, JobStateConflict, KeyConflict, PayloadInvalid
 
@@ -195,6 +195,8 @@ def enqueue(
     Raises:
         KeyConflict: The key belongs to a job with another graph or payload.
     """
+    from everstep.checkpoints import services
+
     public_id = uuid7(now)
     policy = policy or JobPolicy()
     values: dict[str, Any] = {
@@ -229,8 +231,7 @@ def enqueue(
                 status=job.status,
             )
         return Enqueued(job, created=False)
-    for service in policy.services:
-        insert_or_ignore(connection, job_services, {"job_id": job.id, "service": service})
+    services.need(connection, job.id, policy.services, now=now)
     _event(connection, job, None, "pending", now, owner, "enqueued")
     notify(connection)
     return Enqueued(job, created=True)

@@ -21,6 +21,7 @@ from everstep.checkpoints import answers, canonical, payload
 from everstep.checkpoints import effects as ledger
 from everstep.checkpoints import jobs as queue
 from everstep.checkpoints import reviews as questions
+from everstep.checkpoints import services as upstream
 from everstep.checkpoints.database import Database, missing_tables, of_url
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Enqueued, Job
@@ -28,6 +29,7 @@ from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.schema import agent_jobs, job_events
 from everstep.checkpoints.schema import evidence as evidence_table
+from everstep.checkpoints.services import Service
 from everstep.checkpoints.sqlite import Sqlite
 from everstep.checkpoints.writer import Writer
 from everstep.clock import Clock, rfc3339
@@ -331,6 +333,24 @@ class Store:
             JobStateConflict: The job is in no state to be retried.
         """
         return self._change(queue.redrive, public_id, by)
+
+    def services(self) -> list[Service]:
+        """The services jobs need or reported, by name."""
+        return self.read(upstream.every)
+
+    def open_service(self, name: str) -> int:
+        """Open a service's gate: a person knows that it works again. The jobs that wait for it go on.
+
+        Returns:
+            How many they are.
+
+        Raises:
+            ServiceNotFound: No job reported or needs it.
+        """
+        now = self.clock.now_ms()
+        return self.write(
+            lambda connection: upstream.open_gate(connection, upstream.find(connection, name), now=now)
+        ).result()
 
     def _change(self, change: Callable[..., Job], public_id: str, by: str | None) -> Job:
         now, who = self.clock.now_ms(), by or _user()

@@ -7,6 +7,8 @@ import random
 BASE_MS = 15_000
 CAP_MS = 60 * 60 * 1000
 JITTER = 0.25
+ACCOUNT = ("usage_limit", "payment_failed", "subscription_ended")
+ACCOUNT_MS = 15 * 60 * 1000
 
 
 def delay_ms(attempt: int, retry_after_ms: int | None, randomness: random.Random) -> int:
@@ -27,6 +29,23 @@ def delay_ms(attempt: int, retry_after_ms: int | None, randomness: random.Random
     """
     least, most = bounds_ms(attempt, retry_after_ms)
     return least + randomness.randint(0, most - least)
+
+
+def outage_delay_ms(symptom: str, tries: int, retry_after_ms: int | None, randomness: random.Random) -> int:
+    """Milliseconds until a service that is out is tried again.
+
+    As `delay_ms`; but what concerns the account (a usage limit, a payment, a subscription) does not mend by itself in
+    seconds, so there the first wait is 15 minutes.
+
+    Args:
+        symptom: What is wrong with the service.
+        tries: How many tries in a row met the outage before.
+        retry_after_ms: What the service asked for, in milliseconds; None when it asked for nothing.
+        randomness: Source of the jitter.
+    """
+    if symptom in ACCOUNT:
+        retry_after_ms = max(retry_after_ms or 0, min(ACCOUNT_MS << min(tries, 32), CAP_MS))
+    return delay_ms(tries, retry_after_ms, randomness)
 
 
 def bounds_ms(attempt: int, retry_after_ms: int | None) -> tuple[int, int]:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sqlalchemy import Connection, insert
 
-from everstep.checkpoints import effects, jobs, reviews
+from everstep.checkpoints import effects, jobs, reviews, services
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
+from everstep.checkpoints.services import Report
 from everstep.errors import EffectNotRepeated
 from everstep.runtime import backoff
 from everstep.runtime.classify import Verdict
 from everstep.runtime.results import error_chain, json_ready, text_of
 
+NO_TIERS: Mapping[str, str] = {}
 OutcomeKind = Literal["done", "review", "effect", "error", "released", "cancelled"]
 
 
@@ -42,7 +45,14 @@ class Outcome:
 
 
 def settle(
-    connection: Connection, job: Job, outcome: Outcome, *, now: int, actor: str, randomness: random.Random
+    connection: Connection,
+    job: Job,
+    outcome: Outcome,
+    *,
+    now: int,
+    actor: str,
+    randomness: random.Random,
+    tiers: Mapping[str, str] = NO_TIERS,
 ) -> Job:
     """Write the outcome of a leg.
 
@@ -53,6 +63,7 @@ def settle(
         now: UTC milliseconds.
         actor: The worker.
         randomness: For the jitter of a backoff.
+        tiers: The plan each service's account should be on, where that is configured.
 
     Raises:
         LostClaim: The claim is no longer the job's; nothing was written.
@@ -60,6 +71,8 @@ def settle(
     current = jobs.lock(connection, job.id)
     if current.claim_no != job.claim_no or current.status != "running":
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
+    if outcome.kind not in ("released", "cancelled"):
+        services.passed(connection, current, now=now, but=_service_out(outcome))
     if outcome.kind == "done" and not effects.unsettled(connection, job.id):
         return _done(connection, current, outcome.values, now, actor)
     if current.cancel_requested_at is not None or outcome.kind == "cancelled":
@@ -78,7 +91,7 @@ def settle(
             reason="given back by a draining worker",
             **_uncounted(current, now),
         )
-    return _failed(connection, current, outcome, now, actor, randomness)
+    return _failed(connection, current, outcome, now, actor, randomness, tiers)
 
 
 def _uncounted(job: Job, now: int) -> dict[str, Any]:
@@ -130,7 +143,23 @@ def _concerns(effect: Effect, outcome: Outcome) -> bool:
     return effect.state == "unknown" or outcome.kind == "done" or effect.key == outcome.effect_key
 
 
-def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor: str, randomness: random.Random) -> Job:
+def _service_out(outcome: Outcome) -> str | None:
+    """The service whose outage ended the leg: the job waits for it, and spends nothing."""
+    verdict = outcome.verdict
+    if outcome.kind != "error" or verdict is None or verdict.outage is None or verdict.kind == "failed":
+        return None
+    return verdict.service
+
+
+def _failed(
+    connection: Connection,
+    job: Job,
+    outcome: Outcome,
+    now: int,
+    actor: str,
+    randomness: random.Random,
+    tiers: Mapping[str, str],
+) -> Job:
     verdict, error = outcome.verdict, outcome.error
     if verdict is None or error is None:
         raise ValueError("an outcome of kind error needs its error and verdict")
@@ -152,6 +181,9 @@ def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor:
     connection.execute(
         insert(evidence).values(job_id=job.id, claim_no=job.claim_no, kind="error", detail_json=text, at=now)
     )
+    if (service := _service_out(outcome)) is not None:
+        what |= {"service": service, "symptom": verdict.outage, "next_step": "everstep services"}
+        return _wait_for_service(connection, job, verdict, what, now, actor, randomness, tiers.get(service))
     count = job.with_another_failure()
     if verdict.kind == "retry" and count["failures"] < job.max_attempts:
         wait = backoff.delay_ms(count["failures"] - 1, verdict.retry_after_ms, randomness)
@@ -183,3 +215,33 @@ def _failed(connection: Connection, job: Job, outcome: Outcome, now: int, actor:
     used_up = f"{count['failures']} failures without progress"
     reason = f"{what['type']}: {used_up if verdict.kind == 'retry' else verdict.reason}"
     return jobs.fail(connection, job, now=now, actor=actor, reason=reason, error_json=text, **count)
+
+
+def _wait_for_service(
+    connection: Connection,
+    job: Job,
+    verdict: Verdict,
+    what: Mapping[str, Any],
+    now: int,
+    actor: str,
+    randomness: random.Random,
+    tier: str | None,
+) -> Job:
+    """Close the service's gate; the job waits for it without an attempt or a failure counted."""
+    service, symptom = str(verdict.service), str(verdict.outage)
+
+    def wait_ms(tries: int) -> int:
+        return backoff.outage_delay_ms(symptom, tries, verdict.retry_after_ms, randomness)
+
+    gate = services.report(connection, job, Report(service, symptom, verdict.reason, tier), now=now, wait_ms=wait_ms)
+    return jobs.transition(
+        connection,
+        job,
+        "retry",
+        now=now,
+        actor=actor,
+        reason=f"{what['type']}: waits for {service} ({verdict.reason})",
+        next_run_at=gate.opens_at or now,
+        error_json=json.dumps(what),
+        attempts=max(job.attempts - 1, 0),
+    )

@@ -1,0 +1,251 @@
+"""Gates of services: which jobs wait, who tries, and when all go on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from everstep.checkpoints import claims, services
+from everstep.checkpoints.admission import Limits
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.policy import JobPolicy
+from everstep.checkpoints.store import Store
+from everstep.clock import ManualClock
+from everstep.errors import ServiceNotFound
+from everstep.runtime.classify import Verdict
+from everstep.runtime.settle import Outcome, settle
+
+pytestmark = pytest.mark.both_databases
+LEASE = 60_000
+HOST = "api.example.com"
+MINUTE = 60_000
+
+
+def add(store: Store, number: int, *, needs: tuple[str, ...] = (HOST,), priority: int = 5, **more: Any) -> Job:
+    """A job that needs services."""
+    return store.enqueue("graph", {"n": number}, priority=priority, policy=JobPolicy(services=needs, **more)).job
+
+
+def take(store: Store, limit: int = 100, worker: str = "w", limits: Limits | None = None) -> list[Job]:
+    """What a worker gets now."""
+    now = store.clock.now_ms()
+    claim: Callable[[Any], list[Job]] = lambda connection: claims.claim(  # noqa: E731
+        connection, now=now, worker=worker, lease_ms=LEASE, limit=limit, limits=limits
+    )
+    ready = store.read(lambda connection: claims.anything_ready(connection, now=now, graphs=None, limits=limits))
+    claimed = store.write(claim).result()
+    assert bool(claimed) == ready
+    return claimed
+
+
+def end(store: Store, job: Job, outcome: Outcome, **more: Any) -> Job:
+    """The leg came to this."""
+    now = store.clock.now_ms()
+    return store.write(
+        lambda connection: settle(connection, job, outcome, now=now, actor="w", randomness=random.Random(0), **more)
+    ).result()
+
+
+def out(retry_after_ms: int | None = None, symptom: Any = "rate_limited", service: str | None = HOST) -> Outcome:
+    """The service is out."""
+    verdict = Verdict("retry", retry_after_ms, True, "it said so", "rule", symptom, service)
+    return Outcome("error", error=RuntimeError("out"), verdict=verdict)
+
+
+def gate(store: Store, name: str = HOST) -> services.Service:
+    """The service as it is."""
+    return store.read(lambda connection: services.find(connection, name))
+
+
+def test_a_storm_is_one_outage_and_spends_nothing(store: Store, clock: ManualClock) -> None:
+    """A hundred jobs meet a 429 with Retry-After 7: no attempt, no failure is counted, and one job tries it later."""
+    for number in range(100):
+        add(store, number)
+    started = clock.now_ms()
+    for job in take(store):
+        end(store, job, out(7_000))
+    assert {(job.status, job.attempts, job.failures) for job in store.jobs()} == {("retry", 0, 0)}
+    service = gate(store)
+    assert (service.gate, service.outages) == ("closed", 1)
+    assert (service.opens_at or 0) >= started + 7_000
+    assert len(store.read(lambda connection: services.events(connection, HOST, limit=1000))) == 100
+    clock.advance(6_999)
+    assert take(store) == []
+    clock.advance((service.opens_at or 0) - clock.now_ms())
+    (trial,) = take(store)
+    assert take(store) == []
+    end(store, trial, Outcome("done", values={}))
+    assert gate(store).gate == "open"
+    due = sorted(job.next_run_at - clock.now_ms() for job in store.jobs(status="retry"))
+    assert len(due) == 99
+    assert due[0] >= 0
+    assert due[-1] < 30_000
+    assert len(set(due)) > 50
+    clock.advance(30_000)
+    assert len(take(store)) == 99
+
+
+def test_a_trial_that_meets_it_again_waits_longer(store: Store, clock: ManualClock) -> None:
+    """15 s, 30 s, 60 s, …, and what concerns the account begins at 15 minutes."""
+    add(store, 1)
+    waits = []
+    for _ in range(3):
+        (job,) = take(store)
+        end(store, job, out())
+        waits.append((gate(store).opens_at or 0) - clock.now_ms())
+        clock.advance(waits[-1])
+    assert [15_000 * 2**tries <= wait <= 18_750 * 2**tries for tries, wait in enumerate(waits)] == [True] * 3
+    assert gate(store).outages == 3
+    (job,) = take(store)
+    end(store, job, Outcome("done", values={}))
+    add(store, 2)
+    (job,) = take(store)
+    end(store, job, out(symptom="usage_limit"))
+    assert (gate(store).opens_at or 0) - clock.now_ms() >= 15 * MINUTE
+
+
+def test_a_new_job_waits_for_what_it_needs_and_others_flow(store: Store, clock: ManualClock) -> None:
+    """While a gate is closed, jobs that need the service are not begun; jobs that do not, are."""
+    first = add(store, 1)
+    (job,) = take(store)
+    end(store, job, out())
+    add(store, 2)
+    other = add(store, 3, needs=("another.example.com",))
+    assert [job.id for job in take(store)] == [other.id]
+    clock.advance(20_000)
+    assert [job.id for job in take(store)] == [first.id]  # who met it tries it, not who never did
+    assert take(store) == []
+
+
+def test_a_trial_whose_worker_died_does_not_hold_the_gate(store: Store, clock: ManualClock) -> None:
+    """The job is taken over, tries it again, and its success opens the gate."""
+    add(store, 1), add(store, 2)
+    for job in take(store):
+        end(store, job, out())
+    clock.advance(20_000)
+    (trial,) = take(store, worker="dies")
+    clock.advance(LEASE)
+    again, *others = take(store, worker="lives")
+    assert (again.id, again.claim_no, others) == (trial.id, trial.claim_no + 1, [])
+    end(store, again, Outcome("done", values={}))
+    assert gate(store).gate == "open"
+
+
+def test_a_trial_that_is_given_back_lets_another_try(store: Store, clock: ManualClock) -> None:
+    """A draining worker's trial says nothing of the service."""
+    add(store, 1)
+    (job,) = take(store)
+    end(store, job, out())
+    clock.advance(20_000)
+    (trial,) = take(store)
+    end(store, trial, Outcome("released"))
+    assert gate(store).gate == "closed"
+    assert len(take(store)) == 1
+
+
+def test_a_job_that_comes_further_opens_the_gate(store: Store, clock: ManualClock) -> None:
+    """Its first step proves that the service works; the others need not wait for the end of a long job."""
+    add(store, 1), add(store, 2)
+    for job in take(store):
+        end(store, job, out())
+    clock.advance(20_000)
+    (trial,) = take(store)
+    now = clock.now_ms()
+    store.write(lambda connection: services.passed(connection, trial, now=now)).result()
+    assert gate(store).gate == "open"
+    clock.advance(1_000)
+    assert len(take(store)) == 1
+
+
+def test_a_late_report_of_an_older_run_does_not_disturb_the_trial(store: Store, clock: ManualClock) -> None:
+    """Its wait is not longer than what the trial finds out."""
+    add(store, 1), add(store, 2)
+    early, late = take(store)
+    end(store, early, out())
+    clock.advance(20_000)
+    (trial,) = take(store)
+    end(store, late, out(3_600_000))
+    assert gate(store).is_tried_by(trial)
+    assert gate(store).outages == 1
+    end(store, trial, Outcome("done", values={}))
+    clock.advance(1_000)
+    assert len(take(store)) == 1
+
+
+def test_a_person_opens_a_gate(store: Store, clock: ManualClock) -> None:
+    """`open` lets the jobs go on from where they are; an unknown name is refused and the known ones are told."""
+    add(store, 1)
+    (job,) = take(store)
+    end(store, job, out(symptom="subscription_ended"), tiers={HOST: "team"})
+    assert (
+        store.read(lambda connection: services.events(connection, HOST, limit=1))[0]["account_tier_expected"] == "team"
+    )
+    assert store.open_service(HOST.upper()) == 1
+    clock.advance(1_000)
+    assert len(take(store)) == 1
+    with pytest.raises(ServiceNotFound, match=HOST):
+        store.open_service("nobody")
+
+
+def test_a_probed_service_is_not_tried_by_jobs(store: Store, clock: ManualClock) -> None:
+    """Its probe opens the gate; two workers ask it once."""
+    add(store, 1)
+    (job,) = take(store)
+    end(store, job, out())
+    clock.advance(20_000)
+    assert take(store, limits=Limits(probed=frozenset({HOST}))) == []
+    service, now = gate(store), clock.now_ms()
+    asks = [
+        store.write(
+            lambda connection: services.postpone(connection, service, now=now, until=now + MINUTE, failed=False)
+        ).result()
+        for _ in range(2)
+    ]
+    assert asks == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["graph", "key", "service"])
+def test_a_limit_holds_over_all_workers(store: Store, clock: ManualClock, kind: str) -> None:
+    """At most so many run at once; an expired lease, or a worker proven dead, holds no place."""
+    for number in range(5):
+        add(store, number, concurrency_key="tenant" if kind == "key" else None)
+    limits = {
+        "graph": Limits(graphs={"graph": 2}),
+        "key": Limits(per_key=2),
+        "service": Limits(services={HOST: 2}),
+    }[kind]
+    assert [len(take(store, worker=worker, limits=limits)) for worker in ("a", "b")] == [2, 0]
+    clock.advance(LEASE)
+    again = take(store, worker="c", limits=limits)
+    assert len(again) == 2
+    end(store, again[0], Outcome("done", values={}))
+    assert len(take(store, worker="d", limits=limits)) == 1
+
+
+def test_a_limit_of_one_graph_lets_others_flow(store: Store, clock: ManualClock) -> None:
+    """Urgent jobs of a full graph do not hold up the rest."""
+    for number in range(3):
+        add(store, number, priority=10)
+    store.enqueue("other", {}, priority=0)
+    assert [job.graph for job in take(store, limits=Limits(graphs={"graph": 1}))] == ["graph", "other"]
+
+
+def test_a_waiting_job_rises_a_level_every_ten_minutes(store: Store, clock: ManualClock) -> None:
+    """A job of priority 0 goes before a job of priority 10 that became due 100 minutes after it, and not before."""
+    patient = store.enqueue("graph", {"who": "patient"}, priority=0).job
+    clock.advance(100 * MINUTE - 1)
+    urgent = store.enqueue("graph", {"who": "urgent"}, priority=10).job
+    clock.advance(2)
+    late = store.enqueue("graph", {"who": "late"}, priority=10).job
+    assert [take(store, 1)[0].id for _ in range(3)] == [urgent.id, patient.id, late.id]
+
+
+def test_an_outage_without_a_name_is_a_failure_of_the_job(store: Store) -> None:
+    """Nobody could tell which jobs must wait for it: the ordinary backoff and its count decide."""
+    add(store, 1)
+    (job,) = take(store)
+    after = end(store, job, out(service=None))
+    assert (after.status, after.failures) == ("retry", 1)
