@@ -50,6 +50,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
     """
     from everstep.checkpoints import database
     from everstep.graphs.loader import GraphCatalogue
+    from everstep.graphs.policies import read_policies
     from everstep.runtime.worker import Worker
 
     logging.basicConfig(
@@ -57,6 +58,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
     )
     logging.getLogger("everstep").setLevel(logging.INFO)
     catalogue = GraphCatalogue.from_config(config_path)
+    policies = read_policies(config_path)
     catalogue.prepare()  # the configuration's `env` may say where traces go
     output = sys.stdout
 
@@ -72,7 +74,7 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
 
     with opened(store_url, create=True) as store, redirect_stdout(sys.stderr if as_json else output):
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
-        running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell)
+        running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell, policies=policies)
         if not as_json:
             click.echo(f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}", err=True)
         try:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.policy import Acceptance, Budget, JobPolicy
 from everstep.errors import ConfigInvalid, PayloadInvalid
 
@@ -110,6 +111,23 @@ class Policies(_Strict):
     dead_letters: DeadLettersSection = DeadLettersSection()
     retention: RetentionSection = RetentionSection()
     prices: dict[str, PriceSection] = {}
+
+    def limits(self) -> Limits:
+        """How many jobs may run at once, over all workers."""
+        return Limits(
+            graphs={name: graph.concurrency for name, graph in self.graphs.items() if graph.concurrency is not None},
+            services={
+                name.lower(): service.concurrency
+                for name, service in self.services.items()
+                if service.concurrency is not None
+            },
+            per_key=self.keys.concurrency,
+            probed=frozenset(name.lower() for name, service in self.services.items() if service.probe is not None),
+        )
+
+    def tiers(self) -> dict[str, str]:
+        """The plan each service's account should be on, where that is configured."""
+        return {name.lower(): service.tier for name, service in self.services.items() if service.tier is not None}
 
     def of_graph(self, name: str) -> JobPolicy:
         """What is asked of each job of a graph.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from langgraph.runtime import RunControl
-from sqlalchemy import Connection, and_, exists, func, or_, select
+from sqlalchemy import Connection, and_, func, select
 
 from everstep import crash
 from everstep.checkpoints import claims, jobs
@@ -28,6 +28,7 @@ from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
 from everstep.errors import NodeExited, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
+from everstep.graphs.policies import Policies
 from everstep.nodes.effect_life import in_thread
 from everstep.observability import tracing as tracing_module
 from everstep.observability.tracing import Tracing
@@ -114,6 +115,7 @@ class Worker:
         listener: Called with `claimed`, or the status a job was settled as, and the job.
         tracing: Where spans go; from the environment when omitted.
         randomness: Source of the backoffs' jitter.
+        policies: What `everstep.toml` says; nothing is limited when omitted.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class Worker:
         listener: Listener | None = None,
         tracing: Tracing | None = None,
         randomness: random.Random | None = None,
+        policies: Policies | None = None,
     ) -> None:
         if concurrency < 1 or lease <= 0:
             raise ValueError("concurrency must be at least 1, and the lease longer than 0 seconds")
@@ -141,6 +144,8 @@ class Worker:
         self._listener = listener
         self._tracing = tracing or tracing_module.from_environment(service_version=service_version())
         self._randomness = randomness or random.Random()
+        self._policies = policies or Policies()
+        self._limits = self._policies.limits()
         self._running: dict[int, _Running] = {}
         self._draining = False
         self._own_loop = False
@@ -227,7 +232,9 @@ class Worker:
             names, now, running = self._graphs.names(), self._store.clock.now_ms(), list(self._running)
             others = await self._store.aread(self._other_workers)
             dead = [worker for worker in others if is_surely_dead(worker)]
-            if not dead and not await self._store.aread(lambda connection: self._anything_ready(connection, now)):
+            if not dead and not await self._store.aread(
+                lambda connection: claims.anything_ready(connection, now=now, graphs=names, limits=self._limits)
+            ):
                 return []
             claimed = await self._store.awrite(
                 lambda connection: claims.claim(
@@ -239,6 +246,7 @@ class Worker:
                     dead_workers=dead,
                     graphs=names,
                     running=running,
+                    limits=self._limits,
                 )
             )
         except StoreUnavailable as error:
@@ -255,13 +263,6 @@ class Worker:
 
     def _mine(self) -> Any:
         return agent_jobs.c.graph.in_(self._graphs.names())
-
-    def _anything_ready(self, connection: Connection, now: int) -> bool:
-        ready = or_(
-            and_(agent_jobs.c.status.in_(WAITING), agent_jobs.c.next_run_at <= now),
-            and_(agent_jobs.c.status == "running", agent_jobs.c.lease_until <= now),
-        )
-        return bool(connection.execute(select(exists().where(self._mine(), ready))).scalar_one())
 
     async def _nothing_left(self) -> bool:
         try:
@@ -339,6 +340,7 @@ class Worker:
                         now=self._store.clock.now_ms(),
                         actor=self.id,
                         randomness=self._randomness,
+                        tiers=self._policies.tiers(),
                     )
                 )
             except StoreUnavailable as error:
