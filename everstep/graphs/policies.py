@@ -122,8 +122,12 @@ class Policies(_Strict):
                 if service.concurrency is not None
             },
             per_key=self.keys.concurrency,
-            probed=frozenset(name.lower() for name, service in self.services.items() if service.probe is not None),
+            probed=frozenset(self.probes()),
         )
+
+    def probes(self) -> dict[str, str]:
+        """By service: the command that tells whether it works again."""
+        return {name.lower(): service.probe for name, service in self.services.items() if service.probe is not None}
 
     def tiers(self) -> dict[str, str]:
         """The plan each service's account should be on, where that is configured."""

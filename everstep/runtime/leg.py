@@ -14,7 +14,7 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from sqlalchemy import Connection, update
 
-from everstep.checkpoints import claims, jobs, reviews
+from everstep.checkpoints import claims, jobs, reviews, services
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import StepSaver
@@ -65,6 +65,7 @@ class Leg:
         self._tokens = TokenCounter()
         self._open = ExitStack()
         self._outcome: Outcome | None = None
+        self._tries = 0
         self._over = EffectInterrupted("the run of this node is over", job=job.public_id)
         self._span = tracing.leg(
             job_id=job.public_id,
@@ -83,7 +84,7 @@ class Leg:
             claim_no=job.claim_no,
             surely_not_sent=lambda error: classify(error).surely_not_sent,
             progress=self._progress,
-            committed=self._span.committed,
+            committed=self._committed,
         )
 
     async def run(self) -> None:
@@ -169,6 +170,8 @@ class Leg:
             limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
             config = {**config, "recursion_limit": limit}
             self._attempt.accepted |= await self._store.aread(self._accepted)
+            if await self._store.aread(lambda connection: services.tried_by(connection, self._job)):
+                self._tries = 1 if self._job.input_applied else 2  # the input's own checkpoint proves nothing
             changed = await self._changed(graph)
             if changed is not None:
                 return Outcome("review", questions=[changed])
@@ -227,6 +230,15 @@ class Leg:
         if isinstance(error, LostClaim):
             self._attempt.block(error)
         return Outcome("error", error=error, verdict=classify(error, now_ms=self._store.clock.now_ms()))
+
+    def _committed(self, checkpoint_id: str, checkpoint_ns: str) -> None:
+        """A checkpoint is stored. If this leg tries a service, its first step proves that it works again."""
+        self._span.committed(checkpoint_id, checkpoint_ns)
+        if self._tries and not checkpoint_ns:
+            self._tries -= 1
+            if not self._tries:
+                now = self._store.clock.now_ms()
+                self._store.write(lambda connection: services.passed(connection, self._job, now=now))
 
     def _progress(self) -> dict[str, Any]:
         tokens = self._tokens.snapshot()

@@ -36,6 +36,7 @@ from everstep.runtime import langgraph_fixes
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import is_surely_dead, worker_id
 from everstep.runtime.leg import Leg, service_version
+from everstep.runtime.probes import Probes
 from everstep.runtime.settle import Outcome, settle
 from everstep.runtime.unserved import Unserved
 
@@ -146,6 +147,7 @@ class Worker:
         self._randomness = randomness or random.Random()
         self._policies = policies or Policies()
         self._limits = self._policies.limits()
+        self._probes = Probes(store, self._policies, self._randomness)
         self._running: dict[int, _Running] = {}
         self._draining = False
         self._own_loop = False
@@ -176,6 +178,7 @@ class Worker:
                 if self._draining and not self._running:
                     return
                 if not claimed and not self._draining:
+                    await self._probes.ask()
                     await self._unserved.tell(at_once=until_idle)
                 if until_idle and not self._running and not claimed and await self._nothing_left():
                     return
@@ -184,6 +187,7 @@ class Worker:
             for running in list(self._running.values()):
                 running.task.cancel()
             await asyncio.gather(*(running.task for running in self._running.values()), return_exceptions=True)
+            await self._probes.stop()
             await asyncio.to_thread(listening.__exit__, None, None, None)
             await asyncio.to_thread(heartbeat.stop)
             self._tracing.shutdown()
