@@ -13,92 +13,34 @@ import os
 import random
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from langgraph.runtime import RunControl
 from sqlalchemy import Connection, and_, func, select
 
 from everstep import crash
 from everstep.checkpoints import claims, jobs
-from everstep.checkpoints.jobs import Job, LostClaim
+from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
-from everstep.errors import NodeExited, StoreUnavailable
+from everstep.errors import StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
-from everstep.nodes.effect_life import in_thread
 from everstep.observability import tracing as tracing_module
 from everstep.observability.tracing import Tracing
 from everstep.runtime import langgraph_fixes
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import is_surely_dead, worker_id
-from everstep.runtime.leg import Leg, service_version
+from everstep.runtime.leg import service_version
+from everstep.runtime.node_threads import NodeThreads
 from everstep.runtime.probes import Probes
-from everstep.runtime.settle import Outcome, settle
+from everstep.runtime.run import Listener, Run, Surroundings
 from everstep.runtime.unserved import Unserved
 
 logger = logging.getLogger("everstep.worker")
 
 OUTAGE_BACKOFF_S = 60.0
-SETTLE_RETRY_S = 5.0
 NODE_THREADS = 8
-DRAINING = "worker is draining"
 WAITING = ("pending", "retry")
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-Listener = Callable[[str, Job], None]
-
-
-@dataclass
-class _Running:
-    job: Job
-    leg: Leg
-    task: asyncio.Task[None]
-    control: RunControl
-    cancel_requested: bool = False
-    lost: bool = False
-    settling: bool = False
-    check: asyncio.Task[None] | None = None
-
-
-class NodeThreads(ThreadPoolExecutor):
-    """Threads for sync nodes; a node that calls `sys.exit()` in one has failed, and ends nothing but itself."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(most, thread_name_prefix="everstep-node")
-        self._at_work: set[int] = set()
-
-    @property
-    def busy(self) -> int:
-        """How many of them a node occupies."""
-        return len(self._at_work)
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As in the base class."""
-
-        def contained() -> T:
-            try:
-                self._at_work.add(threading.get_ident())
-                return fn(*args, **kwargs)
-            except (SystemExit, KeyboardInterrupt) as error:
-                raise NodeExited(
-                    f"a node raised {type(error).__name__} ({error})", next_step="raise an ordinary error instead"
-                ) from error
-            finally:
-                self._at_work.discard(threading.get_ident())
-
-        work = super().submit(contained)
-        in_thread(work)
-        return work
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As in the base class, but a node that does not end is not waited for: its job was settled without it."""
-        super().shutdown(wait=wait and not self.busy, cancel_futures=cancel_futures)
 
 
 class Worker:
@@ -148,7 +90,7 @@ class Worker:
         self._policies = policies or Policies()
         self._limits = self._policies.limits()
         self._probes = Probes(store, self._policies, self._randomness)
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Run] = {}
         self._draining = False
         self._own_loop = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -185,8 +127,8 @@ class Worker:
                 await self._pause(self._store.database.poll_s)
         finally:
             for running in list(self._running.values()):
-                running.task.cancel()
-            await asyncio.gather(*(running.task for running in self._running.values()), return_exceptions=True)
+                running.end()
+            await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
             await self._probes.stop()
             await asyncio.to_thread(listening.__exit__, None, None, None)
             await asyncio.to_thread(heartbeat.stop)
@@ -196,7 +138,7 @@ class Worker:
         """Claim nothing more; give every job back at its next step, with the attempt not counted. Thread-safe."""
         self._draining = True
         for running in list(self._running.values()):
-            running.control.request_drain(DRAINING)
+            running.drain()
         self._wake_up()
 
     def _wake_up(self) -> None:
@@ -282,78 +224,20 @@ class Worker:
     # ---- running
 
     def _start(self, job: Job) -> None:
-        control = RunControl()
+        around = Surroundings(
+            self._store, self._graphs, self._tracing, self.id, self._randomness, self._policies.tiers(), self._tell
+        )
+        run = Run(around, job, own_loop=self._own_loop)
         if self._draining:  # it was claimed as the drain began
-            control.request_drain(DRAINING)
-        leg = Leg(self._store, self._graphs, self._tracing, job, worker=self.id, control=control)
-        task = asyncio.create_task(self._run_job(job, leg), name=f"job {job.public_id}")
-        self._running[job.id] = _Running(job, leg, task, control)
+            run.drain()
+        self._running[job.id] = run
+        run.start(self._over)
         self._tell("claimed", job)
 
-    async def _run_job(self, job: Job, leg: Leg) -> None:
-        try:
-            async with self._settled(job, leg):
-                await leg.run()
-        except LostClaim as lost:
-            self.lost_claims += 1
-            logger.warning("job %s was taken over; this run's late writes change nothing (%s)", job.public_id, lost)
-        except Exception:
-            logger.exception("job %s: the leg could not be settled; its lease will expire", job.public_id)
-        finally:
-            leg.abandon()
-            self._running.pop(job.id, None)
-            self._wake.set()
-
-    @contextlib.asynccontextmanager
-    async def _settled(self, job: Job, leg: Leg) -> AsyncGenerator[None]:
-        """Settle the job by what the leg came to, however it ended."""
-        try:
-            yield
-        except asyncio.CancelledError:
-            running = self._running.get(job.id)
-            if running is not None and running.lost:
-                raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim") from None
-            if running is not None and running.cancel_requested:
-                running.settling = True
-                await leg.quiet()
-                leg.cancelled()
-            elif self._own_loop or not await self._released(leg):  # what a node did tears it down
-                raise
-        if (running := self._running.get(job.id)) is not None:
-            running.settling = True
-        crash.point("job.before_settle")
-        outcome = leg.outcome()
-        settled = await self._settle(job, outcome)
-        crash.point("job.settled")
-        leg.close(settled)
-        self._tell(settled.status, settled)
-
-    async def _released(self, leg: Leg) -> bool:
-        await leg.quiet()
-        return leg.release()
-
-    async def _settle(self, job: Job, outcome: Outcome) -> Job:
-        """Write what the leg came to; while the record cannot be written, try again: the lease guards the job."""
-        while True:
-            try:
-                return await self._store.awrite(
-                    lambda connection: settle(
-                        connection,
-                        job,
-                        outcome,
-                        now=self._store.clock.now_ms(),
-                        actor=self.id,
-                        randomness=self._randomness,
-                        tiers=self._policies.tiers(),
-                    )
-                )
-            except StoreUnavailable as error:
-                if self._draining:
-                    raise
-                logger.error(
-                    "job %s cannot be settled: %s; trying again in %.0f s", job.public_id, error, SETTLE_RETRY_S
-                )
-                await asyncio.sleep(SETTLE_RETRY_S)
+    def _over(self, run: Run) -> None:
+        self.lost_claims += run.lost
+        self._running.pop(run.job.id, None)
+        self._wake.set()
 
     def _on_beat(self, held: Held) -> None:
         """On the heartbeat's thread: stop runs whose claim is lost or whose cancellation was requested."""
@@ -362,27 +246,7 @@ class Worker:
 
     def _apply_beat(self, held: Held) -> None:
         for job_id, running in list(self._running.items()):
-            claim_no, cancel_requested = held.get(job_id, (None, False))
-            if running.settling or running.lost:
-                continue
-            if claim_no == running.job.claim_no:
-                if cancel_requested:  # at every beat: a node may have swallowed the first
-                    running.cancel_requested = True
-                    running.leg.stop()
-                    running.task.cancel()
-            else:
-                # Not held at that beat: lost, or claimed after it. The record tells which.
-                running.check = asyncio.get_running_loop().create_task(self._stop_if_lost(running))
-
-    async def _stop_if_lost(self, running: _Running) -> None:
-        job = running.job
-        try:
-            await self._store.aread(lambda connection: claims.fence(connection, job.id, job.claim_no, writing=False))
-        except LostClaim as lost:
-            running.leg.lost(lost)
-            if not running.settling:
-                running.lost = True
-                running.task.cancel()
+            running.beat(*held.get(job_id, (None, False)))
 
     def _tell(self, event: str, job: Job) -> None:
         if self._listener is not None:

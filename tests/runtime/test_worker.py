@@ -401,7 +401,7 @@ def test_a_job_is_settled_when_the_disk_has_room_again(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the disk full at the end of a run nothing is invented; with space it is settled and goes on."""
-    monkeypatch.setattr("everstep.runtime.worker.SETTLE_RETRY_S", 0.01)
+    monkeypatch.setattr("everstep.runtime.run.SETTLE_RETRY_S", 0.01)
     notice = Notice("cannot be settled")
     logging.getLogger("everstep.worker").addHandler(notice)
     halt = Halt()
