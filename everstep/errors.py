@@ -116,6 +116,13 @@ class KeyConflict(EverstepError):
     exit_code = EX_DATAERR
 
 
+class JobPruned(EverstepError):
+    """The key belongs to a job that ended and was deleted by retention; what it did is not done again unasked."""
+
+    code = "job_pruned"
+    exit_code = EX_DATAERR
+
+
 class JobStateConflict(EverstepError):
     """The job is not in a state that allows this."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
+from everstep.checkpoints import tombstones
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import insert_or_ignore, notify
 from everstep.checkpoints.policy import JobPolicy
@@ -58,7 +59,7 @@ class Job:
         next_input_json: What its graph is fed next in place of its input; see `returns`.
         worker_deaths: Workers in a row that died while they ran it, without progress between.
         suspect: Whether it runs alone until it is known whether it kills its worker.
-        announced_at: When its arrival among the dead letters was told.
+        announced_at: When its arrival among the dead letters was told; see `dead_letters`.
     """
 
     id: int
@@ -193,6 +194,7 @@ def enqueue(
     """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
 
     Raises:
+        JobPruned: The key belonged to a job with this graph and payload, which was deleted.
         KeyConflict: The key belongs to a job with another graph or payload.
     """
     from everstep.checkpoints import services
@@ -219,9 +221,14 @@ def enqueue(
         "created_at": now,
         "updated_at": now,
     }
+    with_key = select(agent_jobs).where(agent_jobs.c.idempotency_key == key)
     created = insert_or_ignore(connection, agent_jobs, values)
-    job = job_of(connection.execute(select(agent_jobs).where(agent_jobs.c.idempotency_key == key)).mappings().one())
-    if not created:
+    while (row := connection.execute(with_key).mappings().first()) is None:  # deleted since, by retention
+        created = insert_or_ignore(connection, agent_jobs, values)
+    job = job_of(row)
+    if created:  # only now: a deletion under way when we looked before would have left its tombstone unseen
+        tombstones.require_free(connection, key, payload_digest, now=now)
+    else:
         if job.payload_digest != payload_digest:
             raise KeyConflict(
                 f"the key {key!r} belongs to job {job.public_id} ({job.status}), which has another graph or input",
@@ -388,7 +395,7 @@ def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
             job=job.public_id,
             status=job.status,
         )
-    fresh = {"failures": 0, "cancel_requested_at": None}
+    fresh = {"failures": 0, "cancel_requested_at": None, "announced_at": None}
     return transition(
         connection, job, "pending", now=now, actor=actor, reason="redriven", next_run_at=now, error_json=None, **fresh
     )

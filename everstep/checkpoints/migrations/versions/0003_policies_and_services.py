@@ -25,6 +25,7 @@ def upgrade() -> None:
     op.add_column("agent_jobs", sa.Column("parent_id", sa.Integer()))
     op.add_column("agent_jobs", sa.Column("announced_at", sa.BigInteger()))
     op.execute(f"UPDATE agent_jobs SET due_rank = next_run_at - priority * {LEVEL_MS}")
+    op.execute("UPDATE agent_jobs SET announced_at = updated_at WHERE status = 'failed'")  # old news
     op.create_index("idx_agent_jobs_rank", "agent_jobs", ["status", "due_rank"])
     op.create_index("idx_agent_jobs_parent", "agent_jobs", ["parent_id"])
     with op.batch_alter_table("reviews", table_kwargs={"sqlite_autoincrement": True}) as reviews:

@@ -1,0 +1,233 @@
+"""Retention: deleting jobs that have ended, each with everything of it at once, and what is left to know their keys by.
+
+A job and all that refers to it go in one transaction, and a tombstone takes its place there: until it expires, the same
+key with the same payload is told what became of the job, instead of doing its work again. (dbos-transact-py#769)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    column,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    table,
+    update,
+)
+
+from everstep.checkpoints import jobs, tombstones
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.schema import agent_jobs, metadata, services, upstream_events
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
+
+ENDED = ("done", "failed")
+BATCH = 100
+"""Most jobs deleted in one transaction, so that nobody who writes waits long."""
+DAY_MS = 86_400_000
+DONE_DAYS, FAILED_DAYS, KEY_DAYS = 30.0, 90.0, 365.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How long what has ended is kept.
+
+    Attributes:
+        done_days: Days a job is kept after it was done.
+        failed_days: Days a job is kept after it failed, or was cancelled or rejected.
+        key_days: Days the key of a deleted job is known after the deletion.
+        graph: Only jobs of this graph; keys whose time is over go whatever their graph.
+    """
+
+    done_days: float = DONE_DAYS
+    failed_days: float = FAILED_DAYS
+    key_days: float = KEY_DAYS
+    graph: str | None = None
+
+    def ended_before(self, now: int) -> dict[str, int]:
+        """By status, the moment at or before which a job must have ended to be deleted, UTC milliseconds."""
+        return {"done": now - int(self.done_days * DAY_MS), "failed": now - int(self.failed_days * DAY_MS)}
+
+
+@dataclass
+class Pruned:
+    """What was deleted, or would be.
+
+    Attributes:
+        jobs: Jobs by status.
+        kept: Jobs whose time is over but whose parents or children have not ended.
+        keys: Tombstones whose time is over.
+    """
+
+    jobs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDED, 0))
+    kept: int = 0
+    keys: int = 0
+
+    def add(self, deleted: Sequence[Job], candidates: int) -> None:
+        """Count a batch."""
+        for job in deleted:
+            self.jobs[job.status] += 1
+        self.kept += candidates - len(deleted)
+
+
+def prune(
+    store: Store, rules: Rules, *, dry_run: bool = False, progress: Callable[[Pruned], None] | None = None
+) -> Pruned:
+    """Delete what the rules no longer keep, in batches of `BATCH` jobs.
+
+    Args:
+        store: The record.
+        rules: How long things are kept.
+        dry_run: Only count.
+        progress: Called after each batch with what was deleted so far.
+
+    Returns:
+        What was deleted, or would be.
+    """
+    now, pruned = store.clock.now_ms(), Pruned()
+    before, last = rules.ended_before(now), 0
+    while batch := store.read(lambda connection: _candidates(connection, before, rules.graph, last)):
+        ids, last = batch, batch[-1]
+        deleted: list[Job] = []
+        if dry_run:
+            deleted = store.read(lambda connection: _deletable(connection, ids, before, lock=False))
+        else:
+            deleted = store.write(
+                lambda connection: remove(
+                    connection,
+                    ids,
+                    now=now,
+                    key_days=rules.key_days,
+                    checkpoint_tables=store.database.checkpoint_tables,
+                    ended_before=before,
+                )
+            ).result()
+        pruned.add(deleted, len(ids))
+        if progress is not None:
+            progress(pruned)
+    if dry_run:
+        pruned.keys = store.read(lambda connection: tombstones.expired(connection, now=now))
+        return pruned
+    while expired := store.write(lambda connection: tombstones.forget(connection, now=now)).result():
+        pruned.keys += expired
+        if progress is not None:
+            progress(pruned)
+    return pruned
+
+
+def remove(
+    connection: Connection,
+    job_ids: Sequence[int],
+    *,
+    now: int,
+    key_days: float,
+    checkpoint_tables: tuple[str, ...],
+    ended_before: Mapping[str, int] | None = None,
+) -> list[Job]:
+    """Delete jobs that have ended, with everything of them; their keys stay as tombstones. Keep `job_ids` short.
+
+    A job that has not ended, or whose parent or child has not, stays: a budget counts what children use.
+
+    Args:
+        connection: The write transaction.
+        job_ids: Row ids of the jobs.
+        now: UTC milliseconds.
+        key_days: Days their keys are known from now on.
+        checkpoint_tables: LangGraph's tables.
+        ended_before: By status, when a job must have ended, UTC milliseconds; whenever, if omitted.
+
+    Returns:
+        The jobs that were deleted.
+    """
+    deletable = _deletable(connection, job_ids, ended_before, lock=True)
+    ids, threads = [job.id for job in deletable], [job.thread_id for job in deletable]
+    if not ids:
+        return []
+    for referring in _referring():
+        connection.execute(delete(referring).where(referring.c.job_id.in_(ids)))
+    for name in checkpoint_tables:
+        rows = table(name, column[str]("thread_id"))
+        connection.execute(delete(rows).where(rows.c.thread_id.in_(threads)))
+    connection.execute(update(upstream_events).where(upstream_events.c.job_id.in_(ids)).values(job_id=None))
+    tried = {"trial_job_id": None, "trial_claim_no": None}
+    connection.execute(update(services).where(services.c.trial_job_id.in_(ids)).values(**tried))
+    _hand_on_children(connection, deletable)
+    connection.execute(delete(agent_jobs).where(agent_jobs.c.id.in_(ids)))
+    tombstones.leave(connection, deletable, now=now, expires_at=now + int(key_days * DAY_MS))
+    return deletable
+
+
+def _referring() -> Iterator[Table]:
+    """The tables whose rows belong to a job: a new one is deleted from as soon as it refers to jobs."""
+    for each in metadata.sorted_tables:
+        if any(key.column is agent_jobs.c.id for key in each.foreign_keys):
+            yield each
+
+
+def _candidates(connection: Connection, before: Mapping[str, int], graph: str | None, after: int) -> list[int]:
+    query = select(agent_jobs.c.id).where(agent_jobs.c.id > after, _over(before))
+    query = query if graph is None else query.where(agent_jobs.c.graph == graph)
+    return [row.id for row in connection.execute(query.order_by(agent_jobs.c.id).limit(BATCH))]
+
+
+def _over(before: Mapping[str, int]) -> ColumnElement[bool]:
+    return or_(*(and_(agent_jobs.c.status == status, agent_jobs.c.updated_at <= at) for status, at in before.items()))
+
+
+def _deletable(
+    connection: Connection, job_ids: Sequence[int], before: Mapping[str, int] | None, *, lock: bool
+) -> list[Job]:
+    """Those of the jobs that have ended, with all of their family; locked, they cannot be redriven meanwhile."""
+    ended = agent_jobs.c.status.in_(ENDED) if before is None else _over(before)
+    query = select(agent_jobs).where(agent_jobs.c.id.in_(job_ids), ended).order_by(agent_jobs.c.id)
+    rows = connection.execute(query.with_for_update() if lock else query).mappings()
+    found = [jobs.job_of(row) for row in rows]
+    alive = _with_living_kin(connection, found, lock)
+    return [job for job in found if job.id not in alive]
+
+
+def _with_living_kin(connection: Connection, found: Sequence[Job], lock: bool) -> set[int]:
+    """Row ids of those jobs that have an ancestor or a descendant that has not ended."""
+    kin = select(agent_jobs.c.id, agent_jobs.c.parent_id, agent_jobs.c.status).order_by(agent_jobs.c.id)
+    kin = kin.with_for_update() if lock else kin
+    alive: set[int] = set()
+    below = {job.id: {job.id} for job in found}  # by the row whose children come next: the jobs it descends from
+    while below:
+        rows = connection.execute(kin.where(agent_jobs.c.parent_id.in_(list(below)))).all()
+        alive.update(*(below[row.parent_id] for row in rows if row.status not in ENDED))
+        below = {row.id: below[row.parent_id] for row in rows}
+    above: dict[int, set[int]] = {}  # by the row that comes next: the jobs that descend from it
+    for job in found:
+        if job.parent_id is not None:
+            above.setdefault(job.parent_id, set()).add(job.id)
+    while above:
+        rows = connection.execute(kin.where(agent_jobs.c.id.in_(list(above)))).all()
+        alive.update(*(above[row.id] for row in rows if row.status not in ENDED))
+        following: dict[int, set[int]] = {}
+        for row in rows:
+            if row.parent_id is not None:
+                following.setdefault(row.parent_id, set()).update(above[row.id])
+        above = following
+    return alive
+
+
+def _hand_on_children(connection: Connection, gone: Sequence[Job]) -> None:
+    """The children of a deleted job become those of its parent, if it has one."""
+    mine = agent_jobs.c.parent_id.in_([job.id for job in gone])
+    parents = {row.parent_id for row in connection.execute(select(agent_jobs.c.parent_id).where(mine).distinct())}
+    for job in reversed(gone):  # the youngest first: a child is younger than its parent
+        if job.id in parents:
+            connection.execute(
+                update(agent_jobs).where(agent_jobs.c.parent_id == job.id).values(parent_id=job.parent_id)
+            )
