@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    String,
     Table,
     and_,
     column,
     delete,
-    func,
-    insert,
     or_,
     select,
     table,
@@ -28,6 +28,7 @@ from sqlalchemy import (
 from everstep.checkpoints import jobs, tombstones
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs, metadata, services, upstream_events
+from everstep.errors import PayloadInvalid
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -36,6 +37,7 @@ ENDED = ("done", "failed")
 BATCH = 100
 """Most jobs deleted in one transaction, so that nobody who writes waits long."""
 DAY_MS = 86_400_000
+MOST_DAYS = 36_500
 DONE_DAYS, FAILED_DAYS, KEY_DAYS = 30.0, 90.0, 365.0
 
 
@@ -48,12 +50,21 @@ class Rules:
         failed_days: Days a job is kept after it failed, or was cancelled or rejected.
         key_days: Days the key of a deleted job is known after the deletion.
         graph: Only jobs of this graph; keys whose time is over go whatever their graph.
+
+    Raises:
+        PayloadInvalid: A number of days is out of range.
     """
 
     done_days: float = DONE_DAYS
     failed_days: float = FAILED_DAYS
     key_days: float = KEY_DAYS
     graph: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("done_days", "failed_days", "key_days"):
+            days: float = getattr(self, name)
+            if not 0 <= days <= MOST_DAYS:  # NaN is neither
+                raise PayloadInvalid(f"{name} is {days}", next_step=f"give a number from 0 to {MOST_DAYS}")
 
     def ended_before(self, now: int) -> dict[str, int]:
         """By status, the moment at or before which a job must have ended to be deleted, UTC milliseconds."""
@@ -95,32 +106,23 @@ def prune(
     Returns:
         What was deleted, or would be.
     """
-    now, pruned = store.clock.now_ms(), Pruned()
-    before, last = rules.ended_before(now), 0
-    while batch := store.read(lambda connection: _candidates(connection, before, rules.graph, last)):
-        ids, last = batch, batch[-1]
-        deleted: list[Job] = []
+    now, pruned, last = store.clock.now_ms(), Pruned(), 0
+    before, tables = rules.ended_before(now), store.database.checkpoint_tables
+    while ids := store.read(partial(_candidates, before=before, graph=rules.graph, after=last)):
+        last = ids[-1]
         if dry_run:
-            deleted = store.read(lambda connection: _deletable(connection, ids, before, lock=False))
+            deleted = store.read(partial(_deletable, job_ids=ids, before=before, lock=False))
         else:
-            deleted = store.write(
-                lambda connection: remove(
-                    connection,
-                    ids,
-                    now=now,
-                    key_days=rules.key_days,
-                    checkpoint_tables=store.database.checkpoint_tables,
-                    ended_before=before,
-                )
-            ).result()
+            batch = partial(remove, job_ids=ids, now=now, key_days=rules.key_days, checkpoint_tables=tables)
+            deleted = store.write(partial(batch, ended_before=before)).result()
         pruned.add(deleted, len(ids))
         if progress is not None:
             progress(pruned)
     if dry_run:
-        pruned.keys = store.read(lambda connection: tombstones.expired(connection, now=now))
+        pruned.keys = store.read(partial(tombstones.expired, now=now))
         return pruned
-    while expired := store.write(lambda connection: tombstones.forget(connection, now=now)).result():
-        pruned.keys += expired
+    while forgotten := store.write(partial(tombstones.forget, now=now)).result():
+        pruned.keys += forgotten
         if progress is not None:
             progress(pruned)
     return pruned
@@ -157,7 +159,7 @@ def remove(
     for referring in _referring():
         connection.execute(delete(referring).where(referring.c.job_id.in_(ids)))
     for name in checkpoint_tables:
-        rows = table(name, column[str]("thread_id"))
+        rows = table(name, column("thread_id", String))
         connection.execute(delete(rows).where(rows.c.thread_id.in_(threads)))
     connection.execute(update(upstream_events).where(upstream_events.c.job_id.in_(ids)).values(job_id=None))
     tried = {"trial_job_id": None, "trial_claim_no": None}
@@ -202,7 +204,9 @@ def _with_living_kin(connection: Connection, found: Sequence[Job], lock: bool) -
     kin = select(agent_jobs.c.id, agent_jobs.c.parent_id, agent_jobs.c.status).order_by(agent_jobs.c.id)
     kin = kin.with_for_update() if lock else kin
     alive: set[int] = set()
-    below = {job.id: {job.id} for job in found}  # by the row whose children come next: the jobs it descends from
+    below: dict[int, set[int]] = {
+        job.id: {job.id} for job in found
+    }  # by the row whose children come next: the jobs it descends from
     while below:
         rows = connection.execute(kin.where(agent_jobs.c.parent_id.in_(list(below)))).all()
         alive.update(*(below[row.parent_id] for row in rows if row.status not in ENDED))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
-from everstep.checkpoints import answers, canonical, payload
+from everstep.checkpoints import answers, canonical, payload, retention
 from everstep.checkpoints import effects as ledger
 from everstep.checkpoints import jobs as queue
 from everstep.checkpoints import reviews as questions
@@ -193,6 +193,7 @@ class Store:
             PayloadInvalid: The input is None or has no exact JSON form, or a parameter is out of range.
             SecretInPayload: The input has a key that looks like a credential.
             KeyConflict: The key belongs to a job with another graph or input.
+            JobPruned: The job ended and was deleted by retention, and its key is not free yet.
         """
         payload.check_input(input, allow_secret_keys=allow_secret_keys)
         digest = queue.same_payload(graph, input)
@@ -333,6 +334,22 @@ class Store:
             JobStateConflict: The job is in no state to be retried.
         """
         return self._change(queue.redrive, public_id, by)
+
+    def prune(
+        self,
+        rules: retention.Rules | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[retention.Pruned], None] | None = None,
+    ) -> retention.Pruned:
+        """Delete jobs that ended long ago, each with everything of it; their keys stay known for a time.
+
+        Args:
+            rules: How long things are kept; the defaults when omitted.
+            dry_run: Only count.
+            progress: Called after each batch.
+        """
+        return retention.prune(self, rules or retention.Rules(), dry_run=dry_run, progress=progress)
 
     def services(self) -> list[Service]:
         """The services jobs need or reported, by name."""
