@@ -74,12 +74,24 @@ class Database(Protocol):
         """Errors the driver itself raises, which `translate` knows."""
         ...
 
-    def problem(self, connection: Connection) -> str | None:
-        """What is damaged, if anything; for `doctor`."""
+    def problem(self, connection: Connection, seconds: float | None = None) -> str | None:
+        """What is damaged, if anything; for `doctor`.
+
+        Args:
+            connection: A snapshot.
+            seconds: How long to look at most.
+
+        Raises:
+            TimeoutError: It is not looked through by then; so far nothing was found.
+        """
         ...
 
     def size(self, connection: Connection) -> int:
         """Bytes it takes."""
+        ...
+
+    def log_size(self) -> int | None:
+        """Bytes its write-ahead log takes of that; None where a server looks after it."""
         ...
 
     def backup(self, target: Path) -> None:

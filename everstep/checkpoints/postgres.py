@@ -267,7 +267,7 @@ class Postgres:
     def own_errors(self) -> tuple[type[BaseException], ...]:
         return (psycopg.Error,)
 
-    def problem(self, connection: Connection) -> str | None:
+    def problem(self, connection: Connection, seconds: float | None = None) -> str | None:
         return None  # the server looks after its own files
 
     def size(self, connection: Connection) -> int:
@@ -276,6 +276,9 @@ class Postgres:
         names = [*metadata.tables, *self.checkpoint_tables]
         query = "SELECT coalesce(sum(pg_total_relation_size(to_regclass(name))), 0) FROM unnest(%s::text[]) AS name"
         return int(connection.exec_driver_sql(query, (names,)).scalar_one())
+
+    def log_size(self) -> int | None:
+        return None
 
     def backup(self, target: Path) -> None:
         raise BackupImpossible(

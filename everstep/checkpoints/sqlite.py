@@ -7,8 +7,8 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,18 +88,57 @@ class Sqlite:
     def own_errors(self) -> tuple[type[BaseException], ...]:
         return (sqlite3.Error,)
 
-    def problem(self, connection: Connection) -> str | None:
-        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+    def problem(self, connection: Connection, seconds: float | None = None) -> str | None:
+        with _interrupted_after(seconds, connection.connection.driver_connection):
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
         return None if found == "ok" else str(found)
 
     def size(self, connection: Connection) -> int:
-        return sum(file.stat().st_size for file in self.path.parent.glob(f"{self.path.name}*"))
+        return sum(_size(self.path.with_name(self.path.name + ending)) for ending in ("", "-wal", "-shm"))
+
+    def log_size(self) -> int | None:
+        return _size(self.path.with_name(f"{self.path.name}-wal"))
 
     def backup(self, target: Path) -> None:
         backup(self.path, target)
 
     def listen(self, wake: Callable[[], None]) -> AbstractContextManager[Any]:
         return nullcontext()  # nothing tells of other processes' writes; a look costs little
+
+
+@contextmanager
+def _interrupted_after(seconds: float | None, connection: Any) -> Generator[None]:
+    """End what the connection does when its time is over.
+
+    Raises:
+        TimeoutError: It was ended.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(seconds):
+            connection.interrupt()  # again and again: before its statement began it would be lost
+
+    watching = threading.Thread(target=watch, daemon=True)
+    if seconds is not None:
+        watching.start()
+    try:
+        yield
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
+            raise
+        raise TimeoutError from error
+    finally:
+        done.set()
+        if seconds is not None:
+            watching.join()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def raw_connection(path: Path) -> sqlite3.Connection:

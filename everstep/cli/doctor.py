@@ -8,12 +8,13 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
+from everstep.cli.advice import Finding, on_health
 from everstep.cli.options import config_option, json_option, store_option
 from everstep.cli.views import print_json
 from everstep.errors import EverstepError
@@ -22,27 +23,23 @@ if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
 
 PACKAGES = ("everstep", "langgraph", "langgraph-checkpoint-sqlite", "langchain-core", "sqlalchemy", "opentelemetry-sdk")
+QUICK_S = 5.0
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "wrong": ("✗", "red")}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at: `level` is `ok`, `warning` or `wrong`; `advice` is what to do."""
-
-    check: str
-    level: Literal["ok", "warning", "wrong"]
-    detail: str
-    advice: str = ""
 
 
 @click.command()
 @config_option
 @store_option
+@click.option("--deep", is_flag=True, help="Look at every page of the file, however long it takes.")
 @json_option
-def doctor(config_path: Path, store_url: str, as_json: bool) -> int:
-    """Check environment, record and graphs, and say what is wrong and what to do. Exits 1 if anything is wrong."""
+def doctor(config_path: Path, store_url: str, deep: bool, as_json: bool) -> int:
+    """Check environment, record and graphs, and say what is wrong and what to do. Exits 1 if anything is wrong.
+
+    It is quick on a big record: the soundness of a file is looked at for five seconds, unless --deep is given.
+    """
+    seconds = None if deep else QUICK_S
     with redirect_stdout(sys.stderr):  # what a graph prints as it is imported is no finding
-        findings = [*_environment(), *_record(store_url, config_path), *_graphs(config_path), *_traces()]
+        findings = [*_environment(), *look_inside(store_url, config_path, seconds), *_graphs(config_path), *_traces()]
     wrong = any(finding.level == "wrong" for finding in findings)
     if as_json:
         print_json({"ok": not wrong, "findings": [asdict(finding) for finding in findings]})
@@ -66,7 +63,8 @@ def _environment() -> Iterator[Finding]:
         yield Finding("sqlite", "ok", f"SQLite {sqlite3.sqlite_version}")
 
 
-def _record(store_url: str, config_path: Path) -> Iterator[Finding]:
+def look_inside(store_url: str, config_path: Path, seconds: float | None) -> Iterator[Finding]:
+    """What is found in a record; its soundness is looked at for so many seconds, or without limit."""
     from everstep.checkpoints import database
     from everstep.checkpoints.sqlite import Sqlite
     from everstep.checkpoints.store import Store
@@ -80,43 +78,32 @@ def _record(store_url: str, config_path: Path) -> Iterator[Finding]:
             return
         with Store.open(store_url, create=not makeable) as store:  # where none can be made, the error tells why
             store.write(database.require_writable).result()
-            yield from _inside(store, config_path)
+            yield from _inside(store, config_path, seconds)
     except EverstepError as error:
         yield Finding("record", "wrong", error.message, error.next_step)
 
 
-def _inside(store: Store, config_path: Path) -> Iterator[Finding]:
-    from sqlalchemy import func, select
+def _inside(store: Store, config_path: Path, seconds: float | None) -> Iterator[Finding]:
+    from sqlalchemy import select
 
-    from everstep.checkpoints import migrate
+    from everstep.checkpoints import health, migrate
     from everstep.checkpoints.schema import agent_jobs
     from everstep.graphs.loader import GraphCatalogue
 
-    place = store.database
-    missing = store.missing_tables()
-    problem = store.read(place.problem)
+    place, sound = store.database, "sound"
+    missing, problem = store.missing_tables(), None
+    try:
+        problem = store.read(lambda connection: place.problem(connection, seconds))
+    except TimeoutError:
+        sound = f"sound as far as {seconds:.0f} s of looking went (all of it: everstep doctor --deep)"
     if missing or problem:
         detail = f"missing tables: {', '.join(missing)}" if missing else f"damaged: {problem}"
-        advice = "keep the file; restore a backup or run sqlite3 FILE .recover"
-        yield Finding("record", "wrong", f"{place.label}: {detail}", advice)
+        next_step = "keep the file; restore a backup or run sqlite3 FILE .recover"
+        yield Finding("record", "wrong", f"{place.label}: {detail}", next_step)
         return
-    size = store.read(place.size)
-    yield Finding("record", "ok", f"{place.label}: {size / 1e6:.1f} MB, schema {migrate.HEAD}, sound")
-    counted = select(agent_jobs.c.status, func.count()).group_by(agent_jobs.c.status)
-    counts = store.read(lambda connection: {str(row[0]): int(row[1]) for row in connection.execute(counted)})
-    yield Finding("jobs", "ok", ", ".join(f"{number} {status}" for status, number in sorted(counts.items())) or "none")
-    now = store.clock.now_ms()
-    expired = [job for job in store.jobs(status="running") if (job.lease_until or 0) <= now]
-    if expired:
-        ids = ", ".join(job.public_id for job in expired[:5])
-        yield Finding(
-            "leases",
-            "warning",
-            f"{len(expired)} running jobs whose worker is gone: {ids}",
-            "start one: everstep worker",
-        )
-    if counts.get("review"):
-        yield Finding("reviews", "warning", f"{counts['review']} jobs wait for a person", "everstep review")
+    found = health.examine(store)
+    yield Finding("record", "ok", f"{place.label}: {found.size / 1e6:.1f} MB, schema {migrate.HEAD}, {sound}")
+    yield from on_health(found)
     try:
         known = set(GraphCatalogue.from_config(config_path).names())
     except EverstepError:
@@ -124,7 +111,7 @@ def _inside(store: Store, config_path: Path) -> Iterator[Finding]:
     names = store.read(
         lambda connection: set(
             connection.execute(
-                select(agent_jobs.c.graph).where(agent_jobs.c.status.not_in(("done", "failed"))).distinct()
+                select(agent_jobs.c.graph).where(agent_jobs.c.status.in_(health.UNFINISHED)).distinct()
             ).scalars()
         )
     )

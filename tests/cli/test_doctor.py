@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from everstep.checkpoints.health import Health
+from everstep.checkpoints.store import Store
+from everstep.cli.advice import Finding, on_health
+from everstep.cli.doctor import look_inside
 from tests.cli.conftest import GRAPHS, Prepared
-from tests.cli.folder import Folder
+from tests.cli.folder import Folder, is_refused
 
 
 def findings(folder: Folder, *options: str, code: int, **variables: str) -> list[dict[str, Any]]:
@@ -112,3 +119,109 @@ def test_findings_are_lines_for_people(folder: Folder) -> None:
     assert "gone.py" in lines[at]
     assert lines[at + 1].lstrip().startswith("next: ")
     assert all(line[0] in "✓✗! " for line in lines)
+
+
+# ---- health
+
+HEALTHY = Health(
+    at=0,
+    jobs={"pending": 3, "running": 2, "retry": 0, "review": 0, "done": 9, "failed": 0},
+    due=3,
+    oldest_due_ms=1_000,
+    oldest_due_job="0198",
+    busy_workers=1,
+    expired_leases=0,
+    expired_jobs=(),
+    stuck=0,
+    stuck_jobs=(),
+    unknown_effects=0,
+    open_reviews=0,
+    oldest_review_ms=None,
+    retries_last_hour=100,
+    lease_expiries_last_hour=10,
+    services={"open": 1, "closed": 0},
+    size=1_000_000,
+    log_size=256 * 1024 * 1024,
+)
+
+
+def warnings(**values: Any) -> list[Finding]:
+    """What is warned of in a record that is healthy but for these values."""
+    return [finding for finding in on_health(replace(HEALTHY, **values)) if finding.level != "ok"]
+
+
+def test_up_to_its_thresholds_a_record_is_healthy() -> None:
+    """At the documented thresholds nothing is warned of, and everything that is always there is said."""
+    assert warnings() == []
+    assert [finding.check for finding in on_health(HEALTHY)] == ["jobs", "queue", "wal"]
+    assert [finding.check for finding in on_health(replace(HEALTHY, log_size=None))] == ["jobs", "queue"]
+
+
+@pytest.mark.parametrize(
+    ("values", "check", "detail", "advice"),
+    [
+        ({"oldest_due_ms": 900_000}, "queue", "(0198) for 15 min; 1 workers run other jobs", "everstep services"),
+        ({"oldest_due_ms": 7_200_000, "busy_workers": 0}, "queue", "for 2 h; nobody runs anything", "everstep worker"),
+        ({"expired_leases": 7, "expired_jobs": ("01", "02")}, "leases", "7 running jobs", "everstep worker"),
+        ({"stuck": 1, "stuck_jobs": ("01",)}, "stuck", "stored nothing for long: 01", "everstep cancel"),
+        ({"log_size": 256 * 1024 * 1024 + 1}, "wal", "268.4 MB", "snapshot"),
+        ({"unknown_effects": 2}, "effects", "of 2 effects nobody knows", "everstep review"),
+        ({"open_reviews": 1, "oldest_review_ms": 3 * 86_400_000}, "reviews", "oldest question for 3 d", "review"),
+        ({"retries_last_hour": 101}, "retries", "101 failures", "--status retry"),
+        ({"lease_expiries_last_hour": 11}, "expiries", "11 jobs", "what ends the workers"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_past_a_threshold_there_is_advice(values: dict[str, Any], check: str, detail: str, advice: str) -> None:
+    """Each value past its threshold is one warning of its own, with the number and what to do."""
+    (found,) = warnings(**values)
+    assert (found.check, found.level) == (check, "warning")
+    assert detail in found.detail
+    assert advice in found.advice
+
+
+def test_a_big_file_is_not_looked_through_unless_asked(folder: Folder) -> None:
+    """Looking at the soundness of a file ends when its time is over, and says that it was not all of it."""
+    with Store.open(folder.url) as store:
+        insert = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) "
+        insert += "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel)"
+        insert += " SELECT 't', '', i, 'task', i, 'c' FROM n"
+        store.write(lambda c: c.exec_driver_sql(insert)).result()
+        with pytest.raises(TimeoutError):
+            store.read(lambda c: store.database.problem(c, 0.01))
+        assert store.read(lambda c: store.database.problem(c, None)) is None
+        assert store.jobs() == []  # the connection is as good as before
+    (record, *_) = look_inside(folder.url, folder.path / "langgraph.json", 0.01)
+    assert (record.level, "everstep doctor --deep" in record.detail) == ("ok", True)
+    assert levels(findings(folder, "--deep", code=0), "record") == ["ok"]
+
+
+def test_metrics_are_printed_for_a_monitor(prepared: Prepared) -> None:
+    """`metrics` prints samples and nothing else; `--json` the same numbers with the ids; neither makes a record."""
+    folder = prepared.folder
+    text, as_json, none = folder.all(
+        ("metrics",), ("metrics", "--json"), ("metrics", "--store", "sqlite:///nowhere.db")
+    )
+    assert (text.code, text.err) == (0, "")
+    lines = text.out.splitlines()
+    assert 'everstep_jobs{state="review"} 5' in lines
+    assert all(line.startswith(("# HELP everstep_", "# TYPE everstep_", "everstep_")) for line in lines)
+    assert as_json.value["jobs"] == {"pending": 1, "running": 1, "retry": 1, "review": 5, "done": 2, "failed": 2}
+    assert f"everstep_open_reviews {as_json.value['open_reviews']}" in lines
+    is_refused(none, 66, "store_not_found")
+    assert not (folder.path / "nowhere.db").exists()
+
+
+def test_health_is_part_of_the_findings(folder: Folder) -> None:
+    """A job that has been due for an hour while nobody works is warned of, and one that holds its lease in silence."""
+    jobs = folder.enqueue("count", "ask")
+    with closing(sqlite3.connect(folder.path / "everstep.db")) as connection, connection:
+        hour = 3_600_000 * 2
+        connection.execute("UPDATE agent_jobs SET next_run_at = next_run_at - ?", (hour,))
+        running = "UPDATE agent_jobs SET status = 'running', leased_by = 'w', updated_at = updated_at - ?,"
+        running += " lease_until = updated_at + 60000 WHERE public_id = ?"
+        connection.execute(running, (hour, jobs["ask"]))
+    found = findings(folder, code=0)
+    assert levels(found, "queue") == levels(found, "stuck") == ["warning"]
+    (stuck,) = (finding for finding in found if finding["check"] == "stuck")
+    assert jobs["ask"] in stuck["detail"]

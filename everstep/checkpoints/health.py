@@ -1,0 +1,182 @@
+"""How the record is: what waits and for how long, what nobody works on, what grows. One look, for people and monitors.
+
+`everstep doctor` makes advice of it, `everstep metrics` numbers. It stays quick on a big record: it counts by indexes,
+and of the events it reads the last hour's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+
+from everstep.checkpoints.schema import GATES, STATUSES, agent_jobs, effects, job_events, reviews, services
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
+
+HOUR_MS = 3_600_000
+STUCK_MS = HOUR_MS
+STUCK_LEASES = 10
+NAMED = 5
+"""How many jobs of a kind are named."""
+
+_WAITING = ("pending", "retry")
+UNFINISHED = ("pending", "running", "retry", "review")
+
+
+@dataclass(frozen=True)
+class Health:
+    """The record at one moment. Times are milliseconds, sizes bytes.
+
+    Attributes:
+        at: When, UTC milliseconds.
+        jobs: Jobs by state, all six.
+        due: Jobs that could start now by their time (pending, or in retry with the backoff over).
+        oldest_due_ms: How long the one that waits longest has been due; None if none is.
+        oldest_due_job: Its id.
+        busy_workers: Workers that hold a living lease; an idle worker leaves no trace in the record.
+        expired_leases: Running jobs whose lease has run out: their worker is gone, and none took them over yet.
+        expired_jobs: Ids of the first few.
+        stuck: Running jobs with a living lease that stored nothing (no checkpoint, no finished task, no effect) for an
+            hour, and for ten times their lease if that is longer.
+        stuck_jobs: Ids of the first few.
+        unknown_effects: Effects of unfinished jobs of which nobody knows whether they happened.
+        open_reviews: Questions that wait for a person.
+        oldest_review_ms: Age of the oldest of them; None if there is none.
+        retries_last_hour: Failures after which a job waits and tries again.
+        lease_expiries_last_hour: Jobs taken over, or given up, because their worker vanished.
+        services: Services by the state of their gate.
+        size: What the record takes.
+        log_size: What SQLite's write-ahead log takes of it; None where the database keeps its own.
+    """
+
+    at: int
+    jobs: dict[str, int]
+    due: int
+    oldest_due_ms: int | None
+    oldest_due_job: str | None
+    busy_workers: int
+    expired_leases: int
+    expired_jobs: tuple[str, ...]
+    stuck: int
+    stuck_jobs: tuple[str, ...]
+    unknown_effects: int
+    open_reviews: int
+    oldest_review_ms: int | None
+    retries_last_hour: int
+    lease_expiries_last_hour: int
+    services: dict[str, int]
+    size: int
+    log_size: int | None
+
+
+def examine(store: Store) -> Health:
+    """How the record is now.
+
+    Args:
+        store: The record; it is only read.
+
+    Raises:
+        StoreUnavailable: It cannot be read.
+    """
+    now, log_size = store.clock.now_ms(), store.database.log_size()
+    return store.read(lambda connection: _snapshot(connection, now, store.database.size(connection), log_size))
+
+
+def _snapshot(connection: Connection, now: int, size: int, log_size: int | None) -> Health:
+    job = agent_jobs.c
+    due = [_oldest_due(connection, status, now) for status in _WAITING]
+    oldest = min((found for found in due if found is not None), key=lambda row: row.next_run_at, default=None)
+    running = job.status == "running"
+    expired = and_(running, job.lease_until <= now)
+    # A lease is renewed at least each second, so what is left of it tells how long it is.
+    silent = and_(job.updated_at <= now - STUCK_MS, job.updated_at <= now - STUCK_LEASES * (job.lease_until - now))
+    stuck = and_(running, job.lease_until > now, silent)
+    workers = select(func.count(job.leased_by.distinct())).where(running, job.lease_until > now)
+    unfinished = select(job.id).where(job.status.in_(UNFINISHED), job.claim_no > 0)
+    asked = select(func.count(), func.min(reviews.c.created_at)).where(reviews.c.status == "open")
+    (open_reviews, first_asked) = connection.execute(asked).one()
+    since = first_event_since(connection, now - HOUR_MS)
+    left = job_events.c.from_status == "running"
+    taken_over = or_(job_events.c.to_status == "running", job_events.c.reason.startswith("workers died"))
+    return Health(
+        at=now,
+        jobs=dict.fromkeys(STATUSES, 0) | _by(connection, job.status),
+        due=_count(connection, agent_jobs, and_(job.status.in_(_WAITING), job.next_run_at <= now)),
+        oldest_due_ms=None if oldest is None else now - oldest.next_run_at,
+        oldest_due_job=None if oldest is None else oldest.public_id,
+        busy_workers=connection.execute(workers).scalar_one(),
+        expired_leases=_count(connection, agent_jobs, expired),
+        expired_jobs=_ids(connection, expired),
+        stuck=_count(connection, agent_jobs, stuck),
+        stuck_jobs=_ids(connection, stuck),
+        unknown_effects=_count(
+            connection, effects, and_(effects.c.job_id.in_(unfinished), effects.c.state == "unknown")
+        ),
+        open_reviews=open_reviews,
+        oldest_review_ms=None if first_asked is None else max(now - first_asked, 0),
+        retries_last_hour=_events(connection, since, now, job_events.c.to_status == "retry"),
+        lease_expiries_last_hour=_events(connection, since, now, and_(left, taken_over)),
+        services=dict.fromkeys(GATES, 0) | _by(connection, services.c.gate),
+        size=size,
+        log_size=log_size,
+    )
+
+
+def _oldest_due(connection: Connection, status: str, now: int) -> Any:
+    due = select(agent_jobs.c.public_id, agent_jobs.c.next_run_at).where(
+        agent_jobs.c.status == status, agent_jobs.c.next_run_at <= now
+    )
+    return connection.execute(due.order_by(agent_jobs.c.next_run_at).limit(1)).first()
+
+
+def _by(connection: Connection, column: ColumnElement[str]) -> dict[str, int]:
+    return {str(row[0]): int(row[1]) for row in connection.execute(select(column, func.count()).group_by(column))}
+
+
+def _count(connection: Connection, table: Any, condition: ColumnElement[bool]) -> int:
+    return int(connection.execute(select(func.count()).select_from(table).where(condition)).scalar_one())
+
+
+def _ids(connection: Connection, condition: ColumnElement[bool]) -> tuple[str, ...]:
+    found: Sequence[str] = (
+        connection.execute(select(agent_jobs.c.public_id).where(condition).order_by(agent_jobs.c.id).limit(NAMED))
+        .scalars()
+        .all()
+    )
+    return tuple(found)
+
+
+def _events(connection: Connection, since: int, now: int, condition: ColumnElement[bool]) -> int:
+    recent = and_(job_events.c.id >= since, job_events.c.at > now - HOUR_MS)
+    return _count(connection, job_events, and_(recent, condition))
+
+
+def first_event_since(connection: Connection, at: int) -> int:
+    """Row id from which on the events are at least so new, found by halving: they are written in the order of time.
+
+    After a clock that was set back it may lie an event too early or too late by what the clock was wrong.
+
+    Args:
+        connection: A snapshot.
+        at: UTC milliseconds.
+
+    Returns:
+        The id; the next one to come if there is no such event.
+    """
+    low, high = connection.execute(select(func.min(job_events.c.id), func.max(job_events.c.id))).one()
+    if low is None:
+        return 0
+    high += 1
+    while low < high:
+        middle = (low + high) // 2  # ids may have gaps, so the event at or after it is looked at
+        event = select(job_events.c.id, job_events.c.at).where(job_events.c.id >= middle).order_by(job_events.c.id)
+        found = connection.execute(event.limit(1)).first()
+        if found is None or found.at >= at:
+            high = middle
+        else:
+            low = found.id + 1
+    return low

@@ -1,0 +1,95 @@
+"""What `everstep doctor` says of a record's health: from which values on something deserves a look, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.health import Health
+
+LOG_BYTES = 256 * 1024 * 1024
+OLDEST_DUE_MS = 15 * 60_000
+OLDEST_REVIEW_MS = 24 * 3_600_000
+RETRIES_PER_HOUR = 100
+LEASE_EXPIRIES_PER_HOUR = 10
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: `level` is `ok`, `warning` or `wrong`; `advice` is what to do."""
+
+    check: str
+    level: Literal["ok", "warning", "wrong"]
+    detail: str
+    advice: str = ""
+
+
+def on_health(health: Health) -> Iterator[Finding]:
+    """A finding for each part of the record's health; the thresholds stand in docs/health.md."""
+    counts = [f"{number} {status}" for status, number in sorted(health.jobs.items()) if number]
+    yield Finding("jobs", "ok", ", ".join(counts) or "none")
+    yield _queue(health)
+    if health.expired_leases:
+        who = _named(health.expired_jobs, health.expired_leases)
+        detail = f"{health.expired_leases} running jobs whose worker is gone: {who}"
+        yield Finding("leases", "warning", detail, "start one: everstep worker")
+    if health.stuck:
+        detail = f"{health.stuck} jobs hold a living lease but stored nothing for long: "
+        detail += _named(health.stuck_jobs, health.stuck)
+        advice = "see which node it is (everstep show JOB); give its calls a time limit, or: everstep cancel JOB"
+        yield Finding("stuck", "warning", detail, advice)
+    if health.log_size is not None:
+        yield _log(health.log_size)
+    if health.unknown_effects:
+        detail = f"of {health.unknown_effects} effects nobody knows whether they happened"
+        yield Finding("effects", "warning", detail, "say what became of them: everstep review")
+    if health.open_reviews:
+        waits = health.jobs["review"]
+        oldest = health.oldest_review_ms or 0
+        detail = f"{waits} jobs wait for a person" if waits else f"{health.open_reviews} questions are open"
+        detail += f", the oldest question for {duration(oldest)}" if oldest >= OLDEST_REVIEW_MS else ""
+        yield Finding("reviews", "warning", detail, "everstep review")
+    if health.retries_last_hour > RETRIES_PER_HOUR:
+        advice = "see what they have in common: everstep jobs --status retry"
+        yield Finding("retries", "warning", f"{health.retries_last_hour} failures in the last hour", advice)
+    if health.lease_expiries_last_hour > LEASE_EXPIRIES_PER_HOUR:
+        detail = f"{health.lease_expiries_last_hour} jobs lost their worker in the last hour"
+        advice = "find what ends the workers (memory? deployments that do not drain?)"
+        yield Finding("expiries", "warning", detail, advice)
+
+
+def _queue(health: Health) -> Finding:
+    if health.oldest_due_ms is None:
+        return Finding("queue", "ok", "no job is due")
+    age = duration(health.oldest_due_ms)
+    detail = f"{health.due} jobs are due, the oldest ({health.oldest_due_job}) for {age}"
+    if health.oldest_due_ms < OLDEST_DUE_MS:
+        return Finding("queue", "ok", detail)
+    if health.busy_workers == 0:
+        return Finding("queue", "warning", f"{detail}; nobody runs anything", "start a worker: everstep worker")
+    advice = "start more workers; or see what holds it: everstep services, the limits in everstep.toml"
+    detail += f"; {health.busy_workers} workers run other jobs"
+    return Finding("queue", "warning", f"{detail}, and none takes it", advice)
+
+
+def _log(size: int) -> Finding:
+    detail = f"write-ahead log of {size / 1e6:.1f} MB"
+    if size <= LOG_BYTES:
+        return Finding("wal", "ok", detail)
+    advice = "something keeps an old snapshot open and it cannot shrink: end long reads of the file (shells, backups)"
+    return Finding("wal", "warning", detail, advice)
+
+
+def _named(ids: tuple[str, ...], number: int) -> str:
+    return ", ".join(ids) + (", …" if number > len(ids) else "")
+
+
+def duration(milliseconds: int) -> str:
+    """A length of time in its largest whole unit."""
+    seconds = milliseconds // 1000
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
