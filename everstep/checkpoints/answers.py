@@ -27,7 +27,8 @@ def choices(kind: str, value: Any) -> dict[str, str]:
     if kind == "fingerprint":
         return {"approve": "go on with the changed graph", "reject": "the job has failed"}
     if kind == "policy":
-        return {"approve": "accept the result as it is", "reject": "the job has failed"}
+        back = {"respond": "give it back to its graph with the words in --value"} if feedback_of(value) else {}
+        return {"approve": "accept the result as it is", **back, "reject": "the job has failed"}
     if kind == "budget":
         return {"approve": 'go on; --value may raise limits, such as {"steps": 200}', "reject": "the job has failed"}
     if kind == "breakpoint":
@@ -40,6 +41,25 @@ def choices(kind: str, value: Any) -> dict[str, str]:
         "reject": "no; --reason says why" if _is_request(value) else "resume with --value, or false",
     }
     return {decision: meaning[decision] for decision in DECISIONS if decision in allowed}
+
+
+def feedback_of(value: Any) -> Mapping[str, Any] | None:
+    """Where the words of a person go who gives a job back to its graph: `channel` and `form`; None if they cannot."""
+    return cast("Mapping[str, Any]", value).get("feedback") if isinstance(value, Mapping) else None
+
+
+def words(answer: Any, reason: str | None) -> str:
+    """The words for the graph: the `--value`, or else the reason.
+
+    Raises:
+        ReviewAnswerInvalid: There are none.
+    """
+    said = reason if answer is MISSING else answer
+    if not isinstance(said, str) or not said.strip():
+        raise ReviewAnswerInvalid(
+            "respond needs words for the graph", next_step="give them as a JSON string: --value '\"…\"'"
+        )
+    return said
 
 
 def resume_value(value: Any, decision: str, answer: Any, reason: str | None) -> Any:

@@ -113,6 +113,16 @@ class Job:
         """The input the graph starts with."""
         return json.loads(self.payload_json)
 
+    @property
+    def acceptance(self) -> Any:
+        """What must hold before it is done, as `policy.Acceptance.of` takes it; None: nothing."""
+        return None if self.acceptance_json is None else json.loads(self.acceptance_json)
+
+    @property
+    def next_input(self) -> Any:
+        """What its graph is fed while nothing of that is part of its thread: its input, or what it was given back."""
+        return json.loads(self.payload_json if self.next_input_json is None else self.next_input_json)
+
     def with_another_failure(self) -> dict[str, int]:
         """The columns to set when a start of this job fails now: progress since the last failure starts a new count."""
         stuck = self.progress <= self.progress_at_failure

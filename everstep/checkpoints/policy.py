@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from everstep.checkpoints.payload import holds_secret
 from everstep.errors import PayloadInvalid
+
+FeedbackForm = Literal["message", "list", "text"]
+"""How a channel takes a text: as a message of a user, as a list of one text, or as it is."""
+
+
+def feedback(channel: str, form: FeedbackForm, text: str) -> dict[str, Any]:
+    """What a graph is fed so that a channel of its state gets a text."""
+    value: Any = [{"role": "user", "content": text}] if form == "message" else [text] if form == "list" else text
+    return {channel: value}
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,8 @@ class Acceptance:
         base: The git revision the changed paths are told from; None: changed paths are not looked at.
 
     Raises:
-        PayloadInvalid: A number is out of range.
+        PayloadInvalid: A number is out of range, a command cannot be split or holds a credential, or patterns are given
+            without the revision they need.
     """
 
     verify: tuple[str, ...] = ()
@@ -77,6 +89,15 @@ class Acceptance:
     def __post_init__(self) -> None:
         if self.returns < 0 or not (math.isfinite(self.timeout) and self.timeout > 0):
             raise PayloadInvalid("an acceptance needs returns of at least 0 and a timeout above 0 seconds")
+        for command in self.verify:
+            _check_command(command)
+        if self.base is not None and not self.base.strip():
+            raise PayloadInvalid("an acceptance's base is empty", next_step="give a commit, or leave it out")
+        if self.high_risk and self.base is None:
+            raise PayloadInvalid(
+                "an acceptance with high-risk patterns, but without a base, would look at no path",
+                next_step="give the commit that changed paths are told from as its base",
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON data; `of` reads it."""
@@ -92,6 +113,22 @@ class Acceptance:
         return cls(**values)
 
 
+def _check_command(command: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise PayloadInvalid(
+            f"the verify command {command!r} cannot be split: {error}", next_step="quote it as for a POSIX shell"
+        ) from error
+    if not words:
+        raise PayloadInvalid("a verify command is empty", next_step="give a program and its arguments")
+    if holds_secret(command):
+        raise PayloadInvalid(
+            f"the verify command that starts with {words[0]!r} holds a credential; the record is no place for it",
+            next_step="let the command read it from the worker's environment or from a key store",
+        )
+
+
 @dataclass(frozen=True)
 class JobPolicy:
     """What is asked of a job.
@@ -101,9 +138,16 @@ class JobPolicy:
         acceptance: What must hold before it is done.
         services: Names of the services it needs (hosts, such as `api.openai.com`): while one is out, the job waits.
         concurrency_key: Jobs of one key run at most so many at once as the worker's configuration says.
+
+    Raises:
+        PayloadInvalid: The concurrency key is empty.
     """
 
     budget: Budget | None = None
     acceptance: Acceptance | None = None
     services: tuple[str, ...] = ()
     concurrency_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency_key is not None and not self.concurrency_key.strip():
+            raise PayloadInvalid("the concurrency key is empty", next_step="give a key, or leave it out")

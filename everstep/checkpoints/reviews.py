@@ -11,8 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, func, select, update
 
-from everstep.checkpoints import answers, effects, jobs
+from everstep.checkpoints import answers, effects, jobs, policy
 from everstep.checkpoints.database import insert_or_ignore
+from everstep.checkpoints.payload import without_secrets
+from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import reviews as table
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import ReviewAnswered, ReviewAnswerInvalid, ReviewNotFound
@@ -193,6 +195,7 @@ def answer(
         )
     job = jobs.lock(connection, review.job_id)
     resume = answers.resume_value(review.value, decision, value, reason) if review.kind == "interrupt" else None
+    back = answers.words(value, reason) if review.kind == "policy" and decision == "respond" else None
     changed = connection.execute(
         update(table)
         .where(table.c.id == review.id, table.c.status == "open")
@@ -216,7 +219,20 @@ def answer(
             result=None if value is answers.MISSING else value,
             now=now,
         )
+    if back is not None:
+        job = _give_back(connection, job, review, back, now)
     return find(connection, review.public_id), _move_on(connection, job, review, decision, reason, by, now)
+
+
+def _give_back(connection: Connection, job: jobs.Job, review: Review, words: str, now: int) -> jobs.Job:
+    """What its graph, which had finished, is fed next: a person's words, once, whatever else is still asked."""
+    feedback = answers.feedback_of(review.value)
+    if feedback is None or job.status != "review":
+        return job
+    given = policy.feedback(feedback["channel"], feedback["form"], without_secrets(words))
+    changes = {"next_input_json": json.dumps(given), "input_applied": 0, "returns": job.returns + 1, "updated_at": now}
+    connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**changes))
+    return jobs.get(connection, job.id)
 
 
 def _json(value: Any, review: Review) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everstep.cli.acceptance import acceptance_lines, acceptance_view
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import STATUS_COLOURS, effect_view, job_view, next_action, print_json, review_view, text
 from everstep.clock import rfc3339
@@ -74,6 +75,7 @@ def show(job_id: str, store_url: str, as_json: bool) -> None:
         view["effects"] = [effect_view(effect) for effect in store.effects(job)]
         view["reviews"] = [review_view(review, job.public_id) for review in reviews]
         view["evidence"] = store.evidence(job)
+        view["acceptance"] = acceptance_view(job, view["evidence"])
         view["events"] = store.events(job)
         view["next_action"] = next_action(job, reviews)
     if as_json:
@@ -92,6 +94,8 @@ def _print_job(view: dict[str, Any]) -> None:
     if view["leased_by"]:
         click.echo(f"lease      {view['leased_by']} until {view['lease_until']}")
     click.echo(f"tokens     {view['input_tokens']} in, {view['output_tokens']} out")
+    for line in acceptance_lines(view["acceptance"]):
+        click.echo(line)
     click.echo(f"key        {view['idempotency_key']}")
     click.echo(f"input      {text(view['input'])}")
     if view["result"] is not None:

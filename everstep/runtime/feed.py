@@ -4,7 +4,9 @@ Feeding the original input a second time doubles the messages; feeding an answer
 it; feeding nothing loses an answer that was not stored yet, or walks through a breakpoint nobody approved. So, for
 every leg of a job:
 
-1. Nothing of the job is committed: the original input.
+1. Nothing of the job is committed: the original input. Nothing is committed since its graph, which had finished, was
+given something back (`runtime.acceptance`): that. What makes it so and what ends it are one transaction each: the
+settlement that stores it, and the first write of the thread.
 2. Its last checkpoint is finished: nothing; the job is settled from it.
 3. Every unfinished task waits for an answer nobody gave, or the thread stands before a breakpoint nobody approved:
 nothing; review.
@@ -44,6 +46,7 @@ class Standing:
         input: What to feed.
         questions: What a person must answer first.
         values: The graph's output.
+        state: All of its final state.
         checkpoint_id: The last root checkpoint; None before the first.
     """
 
@@ -51,6 +54,7 @@ class Standing:
     input: Any = None
     questions: list[Question] = field(default_factory=list[Question])
     values: Any = None
+    state: Any = None
     checkpoint_id: str | None = None
 
 
@@ -77,13 +81,14 @@ async def standing(
         GraphChanged: The node the thread would run next is no longer in the graph.
     """
     if not job.input_applied:
-        return Standing("runnable", input=job.payload)
+        return Standing("runnable", input=job.next_input)
     snapshot = await graph.aget_state(config, subgraphs=True)
     checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
     # Not `snapshot.next`: that leaves out tasks whose writes are stored but not yet part of a checkpoint.
     if not snapshot.tasks:
         await _refuse_stranded(graph, config, saver)
-        return Standing("finished", values=_output(graph, snapshot.values), checkpoint_id=checkpoint_id)
+        values = _output(graph, snapshot.values)
+        return Standing("finished", values=values, state=snapshot.values, checkpoint_id=checkpoint_id)
 
     used = await saver.aanswers_used(job.thread_id)
     answers, questions, blocked = _interrupts(snapshot, reviews, used)

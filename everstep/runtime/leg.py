@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy import Connection, update
 
 from everstep.checkpoints import claims, jobs, reviews, services
 from everstep.checkpoints.jobs import Job, LostClaim
+from everstep.checkpoints.policy import Acceptance
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.schema import agent_jobs
@@ -27,6 +29,7 @@ from everstep.nodes.attempt import Attempt, running
 from everstep.nodes.effect import EffectUnknown
 from everstep.observability.tokens import TokenCounter
 from everstep.observability.tracing import Tracing
+from everstep.runtime.acceptance import Finished, feedback_form, judge
 from everstep.runtime.classify import classify
 from everstep.runtime.feed import Standing, standing
 from everstep.runtime.settle import Outcome
@@ -65,6 +68,7 @@ class Leg:
         self._tokens = TokenCounter()
         self._open = ExitStack()
         self._outcome: Outcome | None = None
+        self._finished: Finished | None = None
         self._tries = 0
         self._over = EffectInterrupted("the run of this node is over", job=job.public_id)
         self._span = tracing.leg(
@@ -111,6 +115,22 @@ class Leg:
             raise blocked
         if blocked is not None and not self._is_consequence(blocked):  # also when the graph swallowed the exception
             self._outcome = self._explained(blocked)
+        try:
+            await self._judge()
+        except Exception as error:
+            self._outcome = self._explained(error)
+
+    async def _judge(self) -> None:
+        """A graph that finished is not done before what its job must pass has passed."""
+        outcome, finished = self._outcome, self._finished
+        if outcome is None or outcome.kind != "done" or finished is None:
+            return
+        judgement = await judge(self._store, self._job, finished, self._control)
+        if judgement is None:
+            self._outcome = Outcome("released")
+            return
+        questions = [judgement.question] if judgement.question else []
+        self._outcome = replace(outcome, kind=judgement.kind, judgement=judgement, questions=questions)
 
     def _is_consequence(self, blocked: BaseException) -> bool:
         """Whether the run ended for another reason, and that ended its effects' callers."""
@@ -161,7 +181,7 @@ class Leg:
 
     async def _run(self) -> Outcome:
         config: RunnableConfig = {
-            "configurable": {"thread_id": self._job.thread_id, "run_id": self._job.public_id},
+            "configurable": {"thread_id": self._job.thread_id, "run_id": self._run_id()},
             "metadata": {"everstep_job": self._job.public_id, "everstep_leg": self._job.claim_no},
             "callbacks": [self._tokens, *self._span.callbacks],
         }
@@ -186,9 +206,16 @@ class Leg:
                 ):
                     pass
                 where = await self._standing(graph, config, saver, has_run=True)
+            if where.kind == "finished" and self._job.acceptance is not None:
+                form = feedback_form(graph, Acceptance.of(self._job.acceptance).feedback)
+                self._finished = Finished(where.state, where.checkpoint_id, form)
         if where.kind == "finished":
             return Outcome("done", values=where.values)
         return Outcome("review", questions=where.questions)
+
+    def _run_id(self) -> str:
+        """One id for each time the graph is fed an input: LangGraph ignores one that is fed to a run it has seen."""
+        return f"{self._job.public_id}.{self._job.returns}" if self._job.returns else self._job.public_id
 
     async def _standing(self, graph: Graph, config: RunnableConfig, saver: StepSaver, *, has_run: bool) -> Standing:
         def row_and_reviews(connection: Connection) -> tuple[Job, list[Review]]:
@@ -209,7 +236,8 @@ class Leg:
         parts = json.dumps(now.parts)
         if self._job.fingerprint == now.digest and self._job.fingerprint_json == parts:
             return None
-        if self._job.fingerprint not in (None, now.digest) and self._job.input_applied:
+        begun = self._job.input_applied or self._job.next_input_json is not None
+        if self._job.fingerprint not in (None, now.digest) and begun:
             lines = difference(json.loads(self._job.fingerprint_json or "{}"), now.parts)
             value = {"question": "The graph changed since this job began. Go on with it?", "changes": lines}
             return Question("fingerprint", now.digest, value, occurrence=self._job.claim_no)

@@ -19,11 +19,12 @@ from everstep.checkpoints.schema import evidence
 from everstep.checkpoints.services import Report
 from everstep.errors import EffectNotRepeated
 from everstep.runtime import backoff
+from everstep.runtime.acceptance import Judgement
 from everstep.runtime.classify import Verdict
 from everstep.runtime.results import error_chain, json_ready, text_of
 
 NO_TIERS: Mapping[str, str] = {}
-OutcomeKind = Literal["done", "review", "effect", "error", "released", "cancelled"]
+OutcomeKind = Literal["done", "returned", "review", "effect", "error", "released", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Outcome:
     Attributes:
         kind: `done` (with `values`), `review` (with `questions`), `effect` (with `effect_key`), `error` (with `error`
         and its
-            `verdict`), `released` (given back by a draining worker) or `cancelled`.
+            `verdict`), `released` (given back by a draining worker), `cancelled`, or `returned` (not accepted: given
+            back to its graph).
+        judgement: What came of the acceptance of a graph that finished.
     """
 
     kind: OutcomeKind
@@ -42,6 +45,7 @@ class Outcome:
     effect_key: str | None = None
     error: BaseException | None = None
     verdict: Verdict | None = None
+    judgement: Judgement | None = None
 
 
 def settle(
@@ -73,10 +77,17 @@ def settle(
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
     if outcome.kind not in ("released", "cancelled"):
         services.passed(connection, current, now=now, but=_service_out(outcome))
+    if outcome.judgement is not None:
+        detail = json.dumps(outcome.judgement.evidence)
+        connection.execute(
+            insert(evidence).values(job_id=job.id, claim_no=job.claim_no, kind="acceptance", detail_json=detail, at=now)
+        )
     if outcome.kind == "done" and not effects.unsettled(connection, job.id):
-        return _done(connection, current, outcome.values, now, actor)
+        return _done(connection, current, outcome, now, actor)
     if current.cancel_requested_at is not None or outcome.kind == "cancelled":
         return jobs.end(connection, current, now=now, actor=actor)
+    if outcome.kind == "returned" and outcome.judgement is not None:
+        return _returned(connection, current, outcome.judgement, now, actor)
     if outcome.kind == "review":
         return _review(connection, current, outcome.questions, now, actor)
     if outcome.kind in ("effect", "done"):  # a graph that finished past an unknown effect is not done
@@ -99,8 +110,24 @@ def _uncounted(job: Job, now: int) -> dict[str, Any]:
     return {"attempts": max(job.attempts - 1, 0), "next_run_at": now}
 
 
-def _done(connection: Connection, job: Job, values: Any, now: int, actor: str) -> Job:
-    result = json_ready(values)
+def _returned(connection: Connection, job: Job, judgement: Judgement, now: int, actor: str) -> Job:
+    """Give the job back to its graph: what it is fed next is stored as the thread's next input, to be applied once."""
+    again = {"returns": job.returns + 1, "next_input_json": json.dumps(judgement.next_input), "input_applied": 0}
+    return jobs.transition(
+        connection,
+        job,
+        "pending",
+        now=now,
+        actor=actor,
+        reason=judgement.reason,
+        error_json=None,
+        **again,
+        **_uncounted(job, now),
+    )
+
+
+def _done(connection: Connection, job: Job, outcome: Outcome, now: int, actor: str) -> Job:
+    result = json_ready(outcome.values)
     reviews.close_all(connection, job.id, now=now)
     return jobs.transition(
         connection,
@@ -108,7 +135,7 @@ def _done(connection: Connection, job: Job, values: Any, now: int, actor: str) -
         "done",
         now=now,
         actor=actor,
-        reason="finished",
+        reason=outcome.judgement.reason if outcome.judgement else "finished",
         result_json=json.dumps(result),
         result_digest=jobs.loose_digest(result),
         error_json=None,
