@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
     from everstep.errors import EffectRejected, EverstepError
     from everstep.graphs.loader import GraphCatalogue
+    from everstep.nodes.attempt import current_job
     from everstep.nodes.effect import EffectUnknown, effect, effect_key
     from everstep.nodes.review import Decision, review
     from everstep.nodes.verify import Verification, verify
@@ -34,6 +35,7 @@ _HOME = {
     "Store": "everstep.checkpoints.store",
     "Verification": "everstep.nodes.verify",
     "Worker": "everstep.runtime.worker",
+    "current_job": "everstep.nodes.attempt",
     "effect": "everstep.nodes.effect",
     "effect_key": "everstep.nodes.effect",
     "job_key": "everstep.checkpoints.canonical",
@@ -56,6 +58,7 @@ __all__ = [
     "Store",
     "Verification",
     "Worker",
+    "current_job",
     "effect",
     "effect_key",
     "job_key",

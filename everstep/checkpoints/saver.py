@@ -66,6 +66,11 @@ class Fence(Protocol):
         ...
 
     @property
+    def stepped(self) -> Callable[[Connection], None]:
+        """Told of each checkpoint in its transaction."""
+        ...
+
+    @property
     def committed(self) -> Callable[[str, str], None]:
         """Told of each checkpoint that is stored: its id and namespace."""
         ...
@@ -190,17 +195,15 @@ class StepSaver(BaseCheckpointSaver[str]):
         first = {name: values[name] for name in new_versions if name in values and name not in self._seen}
         self._seen.update(first)
         self._warn_of_changes(first.items())
-        progress: dict[str, Any] | None = None
-        if self._fence is not None:
-            progress = self._fence.progress()
-            if not config.get("configurable", {}).get("checkpoint_ns"):
-                updated = checkpoint.get("updated_channels") or ()
-                nodes = [name.removeprefix(_NEXT_NODE) for name in updated if name.startswith(_NEXT_NODE)]
-                progress.update(step=max(metadata.get("step", 0), 0), node=", ".join(nodes) or None)
+        progress: dict[str, Any] = {}
+        if not config.get("configurable", {}).get("checkpoint_ns"):
+            updated = checkpoint.get("updated_channels") or ()
+            nodes = [name.removeprefix(_NEXT_NODE) for name in updated if name.startswith(_NEXT_NODE)]
+            progress = {"step": max(metadata.get("step", 0), 0), "node": ", ".join(nodes) or None}
         saved, statements = self._record(
             lambda: super(StepSaver, self).put(config, checkpoint, metadata, new_versions), values
         )
-        return saved, self._submit(statements, progress)
+        return saved, self._submit(statements, progress, is_step=True)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -235,10 +238,7 @@ class StepSaver(BaseCheckpointSaver[str]):
         _, statements = self._record(
             lambda: super(StepSaver, self).put_writes(config, writes, task_id, task_path), dict(writes)
         )
-        progress = None
-        if self._fence is not None:
-            progress = {**self._fence.progress(), "progressed": any(channel not in CONTROL for channel, _ in writes)}
-        return self._submit(statements, progress)
+        return self._submit(statements, {"progressed": any(channel not in CONTROL for channel, _ in writes)})
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread's checkpoints and writes."""
@@ -306,16 +306,21 @@ class StepSaver(BaseCheckpointSaver[str]):
                     raise serialization.refuse(self.serde, name, value, reason) from error
             raise
 
-    def _submit(self, statements: list[Statement], progress: dict[str, Any] | None) -> Future[None]:
+    def _submit(
+        self, statements: list[Statement], progress: dict[str, Any] | None, *, is_step: bool = False
+    ) -> Future[None]:
         fence, now = self._fence, self._store.clock.now_ms()
 
         def operation(connection: Connection) -> None:
             if fence is not None:
+                use = {} if progress is None else fence.progress()  # here, so that none is overwritten by an older one
                 try:
-                    claims.advance(connection, fence.job_id, fence.claim_no, now=now, **(progress or {}))
+                    claims.advance(connection, fence.job_id, fence.claim_no, now=now, **use, **(progress or {}))
                 except jobs.LostClaim as lost:
                     fence.block(lost)
                     raise
+                if is_step:
+                    fence.stepped(connection)
             for sql, parameters in statements:
                 connection.exec_driver_sql(sql, parameters)
 

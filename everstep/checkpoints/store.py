@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
-from everstep.checkpoints import answers, canonical, payload, retention
+from everstep.checkpoints import answers, budgets, canonical, payload, retention
 from everstep.checkpoints import effects as ledger
 from everstep.checkpoints import jobs as queue
 from everstep.checkpoints import reviews as questions
 from everstep.checkpoints import services as upstream
+from everstep.checkpoints.budgets import Account
 from everstep.checkpoints.database import Database, missing_tables, of_url
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Enqueued, Job
@@ -172,6 +173,7 @@ class Store:
         owner: str = "default",
         allow_secret_keys: bool = False,
         policy: JobPolicy | None = None,
+        parent: str | None = None,
     ) -> Enqueued:
         """Add a job: one run of a graph. The same key and input give the same job, whoever asks and however often.
 
@@ -185,6 +187,7 @@ class Store:
             owner: Whose job it is.
             allow_secret_keys: Accept keys that look like credentials.
             policy: What it may use, what must hold before it is done, and which services it needs.
+            parent: Id of the job it is a child of, whose budget it shares; in a node `everstep.current_job()`.
 
         Returns:
             The job, and whether this call created it.
@@ -193,6 +196,7 @@ class Store:
             PayloadInvalid: The input is None or has no exact JSON form, or a parameter is out of range.
             SecretInPayload: The input has a key that looks like a credential.
             KeyConflict: The key belongs to a job with another graph or input.
+            JobNotFound: There is no such parent.
             JobPruned: The job ended and was deleted by retention, and its key is not free yet.
         """
         payload.check_input(input, allow_secret_keys=allow_secret_keys)
@@ -213,6 +217,7 @@ class Store:
                 max_attempts=max_attempts,
                 owner=owner,
                 policy=policy,
+                parent=parent,
             )
         ).result()
 
@@ -334,6 +339,30 @@ class Store:
             JobStateConflict: The job is in no state to be retried.
         """
         return self._change(queue.redrive, public_id, by)
+
+    def set_budget(
+        self, public_id: str, limits: Mapping[str, Any], *, by: str | None = None
+    ) -> tuple[Job, list[Review]]:
+        """Set limits of a job. It and its children go on if they wait in review for a budget that suffices now.
+
+        Args:
+            public_id: The job's id, or a prefix of it that fits one job only.
+            limits: `steps`, `seconds`, `tokens` or `cost`; those not named stay, None takes one away.
+            by: Who does it; this machine's user when omitted.
+
+        Returns:
+            The job as it is then, and the reviews that are answered by it.
+
+        Raises:
+            JobNotFound: No job, or more than one, fits.
+            PayloadInvalid: There is no such limit, or it is no positive number.
+        """
+        now, who = self.clock.now_ms(), by or _user()
+        return self.write(lambda connection: budgets.raise_(connection, public_id, limits, now=now, by=who)).result()
+
+    def accounts(self, jobs: Sequence[Job]) -> dict[int, Account]:
+        """By row id: what each job may use, and what it and its descendants used."""
+        return self.read(lambda connection: budgets.accounts(connection, [job.id for job in jobs]))
 
     def prune(
         self,

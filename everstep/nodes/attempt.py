@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, TypeVar
 
+from sqlalchemy import Connection
+
 from everstep.checkpoints.store import Store
 from everstep.errors import EffectInterrupted
 
@@ -23,6 +25,10 @@ R = TypeVar("R")
 
 def _nothing() -> dict[str, Any]:
     return {}
+
+
+def _pass(connection: Connection) -> None:
+    del connection
 
 
 def _ignore(checkpoint_id: str, checkpoint_ns: str) -> None:
@@ -40,7 +46,8 @@ class Attempt:
         job_key: The job's idempotency key.
         claim_no: The fence: a write with another claim number changes nothing.
         surely_not_sent: Tells of an exception whether the outside world surely did not act.
-        progress: Further columns of the job to keep current with each step (tokens).
+        progress: Further columns of the job to keep current with each step (tokens, cost, time).
+        stepped: Told of each checkpoint in the transaction that stores it.
         committed: Told of each checkpoint that is stored: its id and namespace.
         blocked: Set once when the run must not go on (unknown effect, lost lease); every later write is refused with
         it.
@@ -54,6 +61,7 @@ class Attempt:
     claim_no: int
     surely_not_sent: Callable[[BaseException], bool]
     progress: Callable[[], dict[str, Any]] = _nothing
+    stepped: Callable[[Connection], None] = _pass
     committed: Callable[[str, str], None] = _ignore
     blocked: BaseException | None = None
     accepted: set[str] = field(default_factory=set[str])
@@ -225,6 +233,12 @@ class Attempt:
 
 current: ContextVar[Attempt | None] = ContextVar("everstep_attempt", default=None)
 _running: set[int] = set()
+
+
+def current_job() -> str | None:
+    """Id of the job that runs here, such as to enqueue a child of it; None outside of a job."""
+    attempt = current.get()
+    return None if attempt is None else attempt.public_id
 
 
 @contextmanager

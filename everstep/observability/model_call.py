@@ -39,10 +39,10 @@ def request_attributes(operation: str, metadata: Mapping[str, Any], parameters: 
 def response_attributes(response: LLMResult) -> dict[str, object]:
     """What is known when the call has ended: tokens, the model that answered, why it stopped."""
     usage = usage_of(response)
-    told = _response_metadata(response)
+    told = response_metadata(response)
     reason = finish_reason(response)
     return {
-        names.RESPONSE_MODEL: _text(told.get("model_name")) or _text(told.get("model")),
+        names.RESPONSE_MODEL: response_model(response),
         names.RESPONSE_ID: _text(told.get("id")),
         names.FINISH_REASONS: [reason] if reason else None,
         names.INPUT_TOKENS: usage.input_tokens,
@@ -65,11 +65,18 @@ def first_chunk_attributes(started_ns: int, now_ns: int) -> dict[str, object]:
 
 def finish_reason(response: LLMResult) -> str | None:
     """Why the model stopped, in the provider's words."""
-    told = _response_metadata(response)
+    told = response_metadata(response)
     return _text(told.get("finish_reason")) or _text(told.get("stop_reason"))
 
 
-def _response_metadata(response: LLMResult) -> Mapping[str, Any]:
+def response_model(response: LLMResult) -> str | None:
+    """The model that answered, or None when the answer does not name one."""
+    told = response_metadata(response)
+    return _text(told.get("model_name")) or _text(told.get("model"))
+
+
+def response_metadata(response: LLMResult) -> Mapping[str, Any]:
+    """What the provider told beside the answer, wherever its integration puts it."""
     generation = first_generation(response)
     message = answer(response)
     return {

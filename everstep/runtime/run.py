@@ -10,9 +10,10 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from langgraph.runtime import RunControl
+from sqlalchemy import Connection
 
 from everstep import crash
 from everstep.checkpoints import claims
@@ -20,6 +21,7 @@ from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
+from everstep.observability.cost import Price
 from everstep.observability.tracing import Tracing
 from everstep.runtime.leg import Leg
 from everstep.runtime.settle import Outcome, settle
@@ -44,6 +46,8 @@ class Surroundings:
         randomness: For the jitter of a backoff.
         tiers: The plan each service's account should be on.
         tell: Called with the status a job was settled as, and the job.
+        prices: US dollars for a million tokens, by model name.
+        outage: Told when the record cannot be written.
     """
 
     store: Store
@@ -53,6 +57,7 @@ class Surroundings:
     randomness: random.Random
     tiers: Mapping[str, str]
     tell: Listener
+    prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
 
 
 class Run:
@@ -76,7 +81,15 @@ class Run:
         self._around = around
         self._own_loop = own_loop
         self._control = RunControl()
-        self._leg = Leg(around.store, around.graphs, around.tracing, job, worker=around.worker, control=self._control)
+        self._leg = Leg(
+            around.store,
+            around.graphs,
+            around.tracing,
+            job,
+            worker=around.worker,
+            control=self._control,
+            prices=around.prices,
+        )
         self._cancel_requested = False
         self._settling = False
         self._draining = False
@@ -119,6 +132,7 @@ class Run:
         if self._settling or self.lost or self._task is None:
             return
         if claim_no == self.job.claim_no:
+            self._leg.spending.beat()
             if cancel_requested:  # at every beat: a node may have swallowed the first
                 self._cancel_requested = True
                 self._leg.stop()
@@ -182,19 +196,22 @@ class Run:
     async def _settle(self, outcome: Outcome) -> Job:
         """Write what the leg came to; while the record cannot be written, try again: the lease guards the job."""
         around = self._around
+
+        def operation(connection: Connection) -> Job:
+            self._leg.spending.note(connection)
+            return settle(
+                connection,
+                self.job,
+                outcome,
+                now=around.store.clock.now_ms(),
+                actor=around.worker,
+                randomness=around.randomness,
+                tiers=around.tiers,
+            )
+
         while True:
             try:
-                return await around.store.awrite(
-                    lambda connection: settle(
-                        connection,
-                        self.job,
-                        outcome,
-                        now=around.store.clock.now_ms(),
-                        actor=around.worker,
-                        randomness=around.randomness,
-                        tiers=around.tiers,
-                    )
-                )
+                return await around.store.awrite(operation)
             except StoreUnavailable as error:
                 if self._draining:
                     raise

@@ -32,13 +32,13 @@ from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import is_surely_dead, worker_id
 from everstep.runtime.leg import service_version
 from everstep.runtime.node_threads import NodeThreads
+from everstep.runtime.outage import RecordOutage
 from everstep.runtime.probes import Probes
 from everstep.runtime.run import Listener, Run, Surroundings
 from everstep.runtime.unserved import Unserved
 
 logger = logging.getLogger("everstep.worker")
 
-OUTAGE_BACKOFF_S = 60.0
 NODE_THREADS = 8
 WAITING = ("pending", "retry")
 
@@ -90,11 +90,21 @@ class Worker:
         self._policies = policies or Policies()
         self._limits = self._policies.limits()
         self._probes = Probes(store, self._policies, self._randomness)
+        self._outage = RecordOutage()
         self._running: dict[int, Run] = {}
         self._draining = False
         self._own_loop = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
+
+    @property
+    def outage_backoff_s(self) -> float:
+        """Seconds in which nothing is claimed after the record could not be written; 60 unless set otherwise."""
+        return self._outage.backoff_s
+
+    @outage_backoff_s.setter
+    def outage_backoff_s(self, seconds: float) -> None:
+        self._outage.backoff_s = seconds
 
     def run(self, *, until_idle: bool = False) -> None:
         """Run until drained; in the main thread SIGTERM and SIGINT drain, and a second one exits at once."""
@@ -108,9 +118,9 @@ class Worker:
         """
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        heartbeat = Heartbeat(self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat)
+        heartbeat = Heartbeat(self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat, self._outage)
         heartbeat.start()
-        listening = self._store.database.listen(self._wake_up)
+        listening = self._store.database.listen(self._hear)
         listening.__enter__()
         try:
             while True:
@@ -139,6 +149,10 @@ class Worker:
         self._draining = True
         for running in list(self._running.values()):
             running.drain()
+        self._wake_up()
+
+    def _hear(self) -> None:
+        self._outage.look_again()
         self._wake_up()
 
     def _wake_up(self) -> None:
@@ -174,6 +188,9 @@ class Worker:
         free = self._concurrency - len(self._running)
         if self._draining or free <= 0:
             return []
+        if wait := self._outage.wait_s:
+            await self._pause(wait)
+            return []
         try:
             names, now, running = self._graphs.names(), self._store.clock.now_ms(), list(self._running)
             others = await self._store.aread(self._other_workers)
@@ -181,6 +198,7 @@ class Worker:
             if not dead and not await self._store.aread(
                 lambda connection: claims.anything_ready(connection, now=now, graphs=names, limits=self._limits)
             ):
+                self._outage.passed("claims")
                 return []
             claimed = await self._store.awrite(
                 lambda connection: claims.claim(
@@ -196,9 +214,9 @@ class Worker:
                 )
             )
         except StoreUnavailable as error:
-            logger.error("%s; claiming stops for %.0f s", error, OUTAGE_BACKOFF_S)
-            await self._pause(OUTAGE_BACKOFF_S)
+            self._outage.met("claims", error)
             return []
+        self._outage.passed("claims")
         if claimed:
             crash.point("job.claimed")
         return claimed
@@ -214,7 +232,7 @@ class Worker:
         try:
             return await self._store.aread(self._is_idle)
         except StoreUnavailable as error:
-            logger.error("%s", error)
+            self._outage.met("claims", error)
             return False
 
     def _is_idle(self, connection: Connection) -> bool:
@@ -225,7 +243,15 @@ class Worker:
 
     def _start(self, job: Job) -> None:
         around = Surroundings(
-            self._store, self._graphs, self._tracing, self.id, self._randomness, self._policies.tiers(), self._tell
+            self._store,
+            self._graphs,
+            self._tracing,
+            self.id,
+            self._randomness,
+            self._policies.tiers(),
+            self._tell,
+            self._policies.prices,
+            self._outage,
         )
         run = Run(around, job, own_loop=self._own_loop)
         if self._draining:  # it was claimed as the drain began
