@@ -204,12 +204,14 @@ def enqueue(
     """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
 
     Raises:
+    parent: str | None = None,
         JobPruned: The key belonged to a job with this graph and payload, which was deleted.
         KeyConflict: The key belongs to a job with another graph or payload.
     """
     from everstep.checkpoints import services
 
     public_id = uuid7(now)
+        JobNotFound: There is no such parent.
     policy = policy or JobPolicy()
     values: dict[str, Any] = {
         "public_id": public_id,
@@ -230,6 +232,7 @@ def enqueue(
         "acceptance_json": policy.acceptance and json.dumps(policy.acceptance.as_dict()),
         "created_at": now,
         "updated_at": now,
+        "parent_id": None if parent is None else find(connection, parent).id,
     }
     with_key = select(agent_jobs).where(agent_jobs.c.idempotency_key == key)
     created = insert_or_ignore(connection, agent_jobs, values)

@@ -219,6 +219,10 @@ def answer(
             result=None if value is answers.MISSING else value,
             now=now,
         )
+    if review.kind == "budget" and decision == "approve":
+        from everstep.checkpoints import budgets
+
+        budgets.accept(connection, review, value, now=now, by=by)
     if back is not None:
         job = _give_back(connection, job, review, back, now)
     return find(connection, review.public_id), _move_on(connection, job, review, decision, reason, by, now)

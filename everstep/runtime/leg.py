@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
@@ -27,12 +28,14 @@ from everstep.graphs.fingerprint import difference, fingerprint
 from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.attempt import Attempt, running
 from everstep.nodes.effect import EffectUnknown
-from everstep.observability.tokens import TokenCounter
+from everstep.observability.cost import Price
+from everstep.observability.tokens import NO_PRICES
 from everstep.observability.tracing import Tracing
 from everstep.runtime.acceptance import Finished, feedback_form, judge
 from everstep.runtime.classify import classify
 from everstep.runtime.feed import Standing, standing
 from everstep.runtime.settle import Outcome
+from everstep.runtime.spending import USED_UP, Spending
 
 RECURSION_LIMIT = 10_000
 EFFECT_GRACE_S = 30.0
@@ -56,16 +59,28 @@ class Leg:
         job: The job as claimed.
         worker: Id of the worker.
         control: Through which the worker asks it to stop at the next step.
+        prices: US dollars for a million tokens, by model name.
+
+    Attributes:
+        spending: What it uses of its job's budget.
     """
 
     def __init__(
-        self, store: Store, graphs: GraphCatalogue, tracing: Tracing, job: Job, *, worker: str, control: RunControl
+        self,
+        store: Store,
+        graphs: GraphCatalogue,
+        tracing: Tracing,
+        job: Job,
+        *,
+        worker: str,
+        control: RunControl,
+        prices: Mapping[str, Price] = NO_PRICES,
     ) -> None:
         self._store = store
         self._graphs = graphs
         self._job = job
         self._control = control
-        self._tokens = TokenCounter()
+        self.spending = Spending(store, job, prices, lambda: control.request_drain(USED_UP))
         self._open = ExitStack()
         self._outcome: Outcome | None = None
         self._finished: Finished | None = None
@@ -87,7 +102,8 @@ class Leg:
             job_key=job.idempotency_key,
             claim_no=job.claim_no,
             surely_not_sent=lambda error: classify(error).surely_not_sent,
-            progress=self._progress,
+            progress=self.spending.columns,
+            stepped=self.spending.look,
             committed=self._committed,
         )
 
@@ -183,7 +199,7 @@ class Leg:
         config: RunnableConfig = {
             "configurable": {"thread_id": self._job.thread_id, "run_id": self._run_id()},
             "metadata": {"everstep_job": self._job.public_id, "everstep_leg": self._job.claim_no},
-            "callbacks": [self._tokens, *self._span.callbacks],
+            "callbacks": [self.spending.counter, *self._span.callbacks],
         }
         saver = StepSaver(self._store, self._attempt)
         async with self._graphs.open(self._job.graph, config, checkpointer=saver) as graph:
@@ -195,11 +211,14 @@ class Leg:
             changed = await self._changed(graph)
             if changed is not None:
                 return Outcome("review", questions=[changed])
+            await self.spending.begin()
             where = await self._standing(graph, config, saver, has_run=False)
             fed: Any = None
             while where.kind == "runnable":
                 if fed is not None and where.input == fed:
                     raise RuntimeError(f"the graph does not take what it is fed: {where.input!r}")
+                if (used_up := await self.spending.refusal()) is not None:
+                    return Outcome("review", questions=[used_up])
                 fed = where.input
                 async for _ in graph.astream(
                     where.input, config, durability="sync", stream_mode="updates", control=self._control
@@ -252,7 +271,8 @@ class Leg:
 
     def _explained(self, error: BaseException) -> Outcome:
         if isinstance(error, GraphDrained):
-            return Outcome("released")
+            used_up = self.spending.question
+            return Outcome("released") if used_up is None else Outcome("review", questions=[used_up])
         if isinstance(error, EffectUnknown):
             return Outcome("effect", effect_key=error.ids.get("key"), error=error)
         if isinstance(error, LostClaim):
@@ -262,15 +282,9 @@ class Leg:
     def _committed(self, checkpoint_id: str, checkpoint_ns: str) -> None:
         """A checkpoint is stored. If this leg tries a service, its first step proves that it works again."""
         self._span.committed(checkpoint_id, checkpoint_ns)
+        self.spending.stepped()
         if self._tries and not checkpoint_ns:
             self._tries -= 1
             if not self._tries:
                 now = self._store.clock.now_ms()
                 self._store.write(lambda connection: services.passed(connection, self._job, now=now))
-
-    def _progress(self) -> dict[str, Any]:
-        tokens = self._tokens.snapshot()
-        return {
-            "input_tokens": self._job.input_tokens + tokens.input_tokens,
-            "output_tokens": self._job.output_tokens + tokens.output_tokens,
-        }

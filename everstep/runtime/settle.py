@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, insert
 
-from everstep.checkpoints import effects, jobs, reviews, services
+from everstep.checkpoints import budgets, effects, jobs, reviews, services
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.payload import without_secrets
@@ -144,6 +144,10 @@ def _done(connection: Connection, job: Job, outcome: Outcome, now: int, actor: s
 
 
 def _review(connection: Connection, job: Job, questions: list[Question], now: int, actor: str) -> Job:
+    if budgets.is_lifted(connection, job, questions):
+        reason = "its budget was raised meanwhile"
+        uncounted = _uncounted(job, now)
+        return jobs.transition(connection, job, "pending", now=now, actor=actor, reason=reason, **uncounted)
     opened = reviews.open_all(connection, job, questions, now=now)
     if any(review.status == "answered" for review in opened):  # answered while the job ran on another answer
         return jobs.transition(
