@@ -13,6 +13,8 @@ from sqlalchemy.exc import DBAPIError
 
 from everstep.checkpoints import claims
 from everstep.checkpoints.store import Store
+from everstep.errors import StoreUnavailable
+from everstep.runtime.outage import RecordOutage
 
 logger = logging.getLogger("everstep.heartbeat")
 
@@ -29,6 +31,7 @@ class Heartbeat:
         running: Row ids of the jobs the worker runs; called on the heartbeat's thread.
         on_beat: Called on the heartbeat's thread with the jobs still held: row id → (claim number, cancellation
         requested).
+        outage: Told when the record cannot be written.
     """
 
     def __init__(
@@ -38,12 +41,14 @@ class Heartbeat:
         lease_ms: int,
         running: Callable[[], Collection[int]],
         on_beat: Callable[[Held], None],
+        outage: RecordOutage | None = None,
     ) -> None:
         self._store = store
         self._worker = worker
         self._lease_ms = lease_ms
         self._running = running
         self._on_beat = on_beat
+        self._outage = outage or RecordOutage()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="everstep-heartbeat", daemon=True)
 
@@ -71,8 +76,13 @@ class Heartbeat:
                             running=self._running(),
                         )
                 except DBAPIError as error:
-                    logger.warning("heartbeat failed, trying again: %s", self._store.database.translate(error))
+                    reason = self._store.database.translate(error)
+                    if isinstance(reason, StoreUnavailable):
+                        self._outage.met("leases", reason)
+                    else:
+                        logger.warning("heartbeat failed, trying again: %s", reason)
                     continue
+                self._outage.passed("leases")
                 self._on_beat(held)
         finally:
             engine.dispose()

@@ -24,6 +24,7 @@ from everstep.graphs.loader import GraphCatalogue
 from everstep.observability.cost import Price
 from everstep.observability.tracing import Tracing
 from everstep.runtime.leg import Leg
+from everstep.runtime.outage import RecordOutage
 from everstep.runtime.settle import Outcome, settle
 
 logger = logging.getLogger("everstep.worker")
@@ -58,6 +59,7 @@ class Surroundings:
     tiers: Mapping[str, str]
     tell: Listener
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
+    outage: RecordOutage = field(default_factory=RecordOutage)
 
 
 class Run:
@@ -209,13 +211,15 @@ class Run:
                 tiers=around.tiers,
             )
 
-        while True:
-            try:
-                return await around.store.awrite(operation)
-            except StoreUnavailable as error:
-                if self._draining:
-                    raise
-                logger.error(
-                    "job %s cannot be settled: %s; trying again in %.0f s", self.job.public_id, error, SETTLE_RETRY_S
-                )
-                await asyncio.sleep(SETTLE_RETRY_S)
+        settlement = f"the settlement of {self.job.public_id}"
+        try:
+            while True:
+                try:
+                    return await around.store.awrite(operation)
+                except StoreUnavailable as error:
+                    if self._draining:
+                        raise
+                    around.outage.met(settlement, error)
+                    await asyncio.sleep(SETTLE_RETRY_S)
+        finally:
+            around.outage.passed(settlement)

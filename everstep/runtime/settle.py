@@ -17,12 +17,13 @@ from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
 from everstep.checkpoints.services import Report
-from everstep.errors import EffectNotRepeated
+from everstep.errors import EffectNotRepeated, StoreUnavailable
 from everstep.runtime import backoff
 from everstep.runtime.acceptance import Judgement
 from everstep.runtime.classify import Verdict
 from everstep.runtime.results import error_chain, json_ready, text_of
 
+RECORD_OUT_MS = 60_000
 NO_TIERS: Mapping[str, str] = {}
 OutcomeKind = Literal["done", "returned", "review", "effect", "error", "released", "cancelled"]
 
@@ -215,6 +216,18 @@ def _failed(
     if (service := _service_out(outcome)) is not None:
         what |= {"service": service, "symptom": verdict.outage, "next_step": "everstep services"}
         return _wait_for_service(connection, job, verdict, what, now, actor, randomness, tiers.get(service))
+    if isinstance(error, StoreUnavailable):  # no fault of the job, however often it meets it
+        return jobs.transition(
+            connection,
+            job,
+            "retry",
+            now=now,
+            actor=actor,
+            reason=f"the record could not be written: {error.message}",
+            next_run_at=now + RECORD_OUT_MS,
+            error_json=text,
+            attempts=max(job.attempts - 1, 0),
+        )
     count = job.with_another_failure()
     if verdict.kind == "retry" and count["failures"] < job.max_attempts:
         wait = backoff.delay_ms(count["failures"] - 1, verdict.retry_after_ms, randomness)

@@ -118,7 +118,9 @@ class Worker:
         """
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        heartbeat = Heartbeat(self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat, self._outage)
+        heartbeat = Heartbeat(
+            self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat, self._outage
+        )
         heartbeat.start()
         listening = self._store.database.listen(self._hear)
         listening.__enter__()
