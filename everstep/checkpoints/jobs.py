@@ -37,6 +37,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "done": frozenset(),
 }
 
+LEG_ENDS = ("retry", "review", "done", "failed")
+"""What a running job becomes when its leg has ended; a leg that is given back has not."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -45,9 +48,9 @@ class Job:
     Attributes:
         attempts: Starts; one that pauses for a person and its resumption count once, one given back by draining not.
         max_attempts: Failures in a row, without progress between them, after which the job has failed.
-        failures: How many there are so far; a killed worker is one.
+        failures: How many there are so far; a worker that died is none (`worker_deaths`).
         progress: Grows with every checkpoint and every finished task that is stored.
-        progress_at_failure: Its value at the last failure.
+        progress_at_failure: Its value at the last failure, or death of its worker.
         due_rank: By which ready jobs are taken, the lowest first; see `rank`.
         concurrency_key: Jobs of one key run at most so many at once.
         parent_id: Row id of the job that enqueued it, whose budget it shares.
@@ -57,8 +60,8 @@ class Job:
         acceptance_json: What must hold before it is done (`policy.Acceptance`).
         returns: How often it was given back to its graph because that did not hold.
         next_input_json: What its graph is fed next in place of its input; see `returns`.
-        worker_deaths: Workers in a row that died while they ran it, without progress between.
-        suspect: Whether it runs alone until it is known whether it kills its worker.
+        worker_deaths: Processes in a row that died while they ran it alone; see `deaths`.
+        suspect: Workers in a row that died while they ran it beside others; see `deaths`.
         announced_at: When its arrival among the dead letters was told; see `dead_letters`.
     """
 
@@ -126,7 +129,8 @@ class Job:
     def with_another_failure(self) -> dict[str, int]:
         """The columns to set when a start of this job fails now: progress since the last failure starts a new count."""
         stuck = self.progress <= self.progress_at_failure
-        return {"failures": self.failures + 1 if stuck else 1, "progress_at_failure": self.progress}
+        count = {"failures": self.failures + 1 if stuck else 1, "progress_at_failure": self.progress}
+        return count if stuck else {**count, "worker_deaths": 0}
 
 
 @dataclass(frozen=True)
@@ -164,9 +168,16 @@ def get(connection: Connection, job_id: int) -> Job:
 
 
 def lock(connection: Connection, job_id: int) -> Job:
-    """The job by row id, held until the transaction ends, so that what is decided by it stays true."""
+    """The job by row id, held until the transaction ends, so that what is decided by it stays true.
+
+    Raises:
+        JobNotFound: It was deleted, by retention, since the caller saw it.
+    """
     query = select(agent_jobs).where(agent_jobs.c.id == job_id).with_for_update()
-    return job_of(connection.execute(query).mappings().one())
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        raise JobNotFound("the job was deleted a moment ago", next_step="list the others with: everstep jobs")
+    return job_of(row)
 
 
 def find(connection: Connection, public_id: str) -> Job:
@@ -200,18 +211,18 @@ def enqueue(
     max_attempts: int,
     owner: str,
     policy: JobPolicy | None = None,
+    parent: str | None = None,
 ) -> Enqueued:
     """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
 
     Raises:
-    parent: str | None = None,
         JobPruned: The key belonged to a job with this graph and payload, which was deleted.
         KeyConflict: The key belongs to a job with another graph or payload.
+        JobNotFound: There is no such parent.
     """
     from everstep.checkpoints import services
 
     public_id = uuid7(now)
-        JobNotFound: There is no such parent.
     policy = policy or JobPolicy()
     values: dict[str, Any] = {
         "public_id": public_id,
@@ -228,11 +239,11 @@ def enqueue(
         "next_run_at": now,
         "due_rank": rank(priority, now),
         "concurrency_key": policy.concurrency_key,
+        "parent_id": None if parent is None else find(connection, parent).id,
         "budget_json": policy.budget and json.dumps(policy.budget.as_dict()),
         "acceptance_json": policy.acceptance and json.dumps(policy.acceptance.as_dict()),
         "created_at": now,
         "updated_at": now,
-        "parent_id": None if parent is None else find(connection, parent).id,
     }
     with_key = select(agent_jobs).where(agent_jobs.c.idempotency_key == key)
     created = insert_or_ignore(connection, agent_jobs, values)
@@ -280,7 +291,9 @@ def transition(connection: Connection, job: Job, to: str, *, now: int, actor: st
             job=job.public_id,
             status=job.status,
         )
-    released = {} if to == "running" else {"leased_by": None, "lease_until": None}
+    released: dict[str, Any] = {} if to == "running" else {"leased_by": None, "lease_until": None}
+    if job.status == "running" and to in LEG_ENDS:  # and its process lives
+        released |= {"suspect": 0, "worker_deaths": 0}
     if "next_run_at" in changes:
         changes["due_rank"] = rank(job.priority, changes["next_run_at"])
     guard = and_(agent_jobs.c.id == job.id, agent_jobs.c.status == job.status, agent_jobs.c.claim_no == job.claim_no)
@@ -408,7 +421,7 @@ def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
             job=job.public_id,
             status=job.status,
         )
-    fresh = {"failures": 0, "cancel_requested_at": None, "announced_at": None}
+    fresh = {"failures": 0, "worker_deaths": 0, "cancel_requested_at": None, "announced_at": None}
     return transition(
         connection, job, "pending", now=now, actor=actor, reason="redriven", next_run_at=now, error_json=None, **fresh
     )

@@ -6,7 +6,7 @@ key with the same payload is told what became of the job, instead of doing its w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -156,7 +156,7 @@ def remove(
     ids, threads = [job.id for job in deletable], [job.thread_id for job in deletable]
     if not ids:
         return []
-    for referring in _referring():
+    for referring in owned_tables():
         connection.execute(delete(referring).where(referring.c.job_id.in_(ids)))
     for name in checkpoint_tables:
         rows = table(name, column("thread_id", String))
@@ -170,11 +170,9 @@ def remove(
     return deletable
 
 
-def _referring() -> Iterator[Table]:
-    """The tables whose rows belong to a job: a new one is deleted from as soon as it refers to jobs."""
-    for each in metadata.sorted_tables:
-        if any(key.column is agent_jobs.c.id for key in each.foreign_keys):
-            yield each
+def owned_tables() -> list[Table]:
+    """The tables whose rows belong to a job and go with it: those that refer to it by a foreign key."""
+    return [each for each in metadata.sorted_tables if any(key.column is agent_jobs.c.id for key in each.foreign_keys)]
 
 
 def _candidates(connection: Connection, before: Mapping[str, int], graph: str | None, after: int) -> list[int]:

@@ -28,6 +28,7 @@ from everstep.graphs.policies import Policies
 from everstep.observability import tracing as tracing_module
 from everstep.observability.tracing import Tracing
 from everstep.runtime import langgraph_fixes
+from everstep.runtime.dead_letters import DeadLetters
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import is_surely_dead, worker_id
 from everstep.runtime.leg import service_version
@@ -121,7 +122,9 @@ class Worker:
         heartbeat = Heartbeat(
             self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat, self._outage
         )
+        dead_letters = DeadLetters(self._store, self._policies.dead_letters.webhook, randomness=self._randomness)
         heartbeat.start()
+        dead_letters.start()
         listening = self._store.database.listen(self._hear)
         listening.__enter__()
         try:
@@ -144,6 +147,7 @@ class Worker:
             await self._probes.stop()
             await asyncio.to_thread(listening.__exit__, None, None, None)
             await asyncio.to_thread(heartbeat.stop)
+            await asyncio.to_thread(dead_letters.stop)
             self._tracing.shutdown()
 
     def drain(self) -> None:

@@ -1,0 +1,130 @@
+"""Sending one JSON message to a webhook, signed after the Standard Webhooks scheme; what came of it, in few words.
+
+Scheme: https://www.standardwebhooks.com (headers `webhook-id`, `webhook-timestamp`, `webhook-signature`; the signature
+is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`). The secret is in the environment alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from everstep.errors import ConfigInvalid
+
+SECRET_VARIABLE = "EVERSTEP_WEBHOOK_SECRET"
+SHORTEST_SECRET = 24
+TIMEOUT_S = 10.0
+
+
+class NotDelivered(Exception):
+    """The message was not taken, or nobody can say whether it was.
+
+    Attributes:
+        reachable: Whether the receiver answered; then the next message may fare better.
+    """
+
+    def __init__(self, reason: str, *, reachable: bool) -> None:
+        super().__init__(reason)
+        self.reachable = reachable
+
+
+def secrets_of(environment: Mapping[str, str] = os.environ) -> tuple[bytes, ...]:
+    """The keys to sign with: `EVERSTEP_WEBHOOK_SECRET`; several, with spaces between, while one replaces another.
+
+    Raises:
+        ConfigInvalid: One is not what Standard Webhooks asks for: `whsec_` and the base64 of at least 24 bytes.
+    """
+    return tuple(_key(one) for one in environment.get(SECRET_VARIABLE, "").split())
+
+
+def _key(secret: str) -> bytes:
+    try:
+        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) < SHORTEST_SECRET:
+        raise ConfigInvalid(
+            f"{SECRET_VARIABLE} is not whsec_ and the base64 of at least {SHORTEST_SECRET} bytes",
+            next_step="make one: python3 -c \"import base64, os; print('whsec_' + base64.b64encode(os.urandom(32))"
+            '.decode())"',
+        )
+    return key
+
+
+def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """The signature of a message.
+
+    Args:
+        key: The secret's bytes.
+        message_id: The message's id.
+        timestamp: When it is sent, seconds since the Unix epoch.
+        body: What is sent.
+    """
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """A receiver of messages.
+
+    Attributes:
+        url: Where to; it may hold credentials, so it is shown nowhere.
+        secrets: Keys to sign with.
+    """
+
+    url: str
+    secrets: tuple[bytes, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Webhook({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Scheme, host and port: what may be shown."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        shown = f"[{host}]" if ":" in host else host
+        return f"{parts.scheme}://{shown}" + (f":{parts.port}" if parts.port else "")
+
+    def send(self, message_id: str, message: Mapping[str, Any], *, now_ms: int, timeout: float = TIMEOUT_S) -> None:
+        """Send a message; it is delivered when the answer is 2xx. Redirects are not followed.
+
+        Args:
+            message_id: The same whenever it is sent again, so that the receiver can tell.
+            message: JSON data.
+            now_ms: UTC milliseconds.
+            timeout: Seconds to wait for a connection, and for each part of an answer.
+
+        Raises:
+            NotDelivered: It was not taken, or nobody can say.
+        """
+        body, timestamp = json.dumps(message, ensure_ascii=True).encode(), now_ms // 1000
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "everstep",
+            "webhook-id": message_id,
+            "webhook-timestamp": str(timestamp),
+        }
+        if self.secrets:
+            headers["webhook-signature"] = " ".join(signature(key, message_id, timestamp, body) for key in self.secrets)
+        try:
+            with requests.post(
+                self.url, data=body, headers=headers, timeout=timeout, allow_redirects=False, stream=True
+            ) as answer:
+                status = answer.status_code  # what else it says is not read: it may never end
+        except (requests.RequestException, OSError, ValueError) as error:
+            # Its text would show the address.
+            raise NotDelivered(f"{type(error).__name__}", reachable=False) from None
+        if not 200 <= status < 300:
+            raise NotDelivered(f"HTTP {status}", reachable=status < 500 and status != 429)
