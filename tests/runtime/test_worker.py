@@ -402,7 +402,7 @@ def test_a_job_is_settled_when_the_disk_has_room_again(
 ) -> None:
     """With the disk full at the end of a run nothing is invented; with space it is settled and goes on."""
     monkeypatch.setattr("everstep.runtime.run.SETTLE_RETRY_S", 0.01)
-    notice = Notice("cannot be settled")
+    notice = Notice("claiming stops")
     logging.getLogger("everstep.worker").addHandler(notice)
     halt = Halt()
     bodies: list[int] = []
