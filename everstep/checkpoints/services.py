@@ -8,6 +8,7 @@ Every function runs inside a transaction it is given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,10 @@ from everstep.checkpoints.database import insert_or_ignore, notify
 from everstep.checkpoints.jobs import LEVEL_MS, Job
 from everstep.checkpoints.schema import agent_jobs, job_services, upstream_events
 from everstep.checkpoints.schema import services as table
-from everstep.errors import ServiceNotFound
+from everstep.errors import PayloadInvalid, ServiceNotFound
+
+NAME = re.compile(r"[^\s/?#@]{1,253}")
+"""A host with or without a port, or a library's name; never an address, which might hold credentials."""
 
 SPREAD_MS = 250
 MOST_SPREAD_MS = 60_000
@@ -99,8 +103,16 @@ def find(connection: Connection, name: str) -> Service:
 
 
 def need(connection: Connection, job_id: int, names: Sequence[str], *, now: int) -> None:
-    """Note that a job needs services: it waits while one of them is out."""
+    """Note that a job needs services: it waits while one of them is out.
+
+    Raises:
+        PayloadInvalid: A name is none.
+    """
     for name in dict.fromkeys(name.lower() for name in names):
+        if not NAME.fullmatch(name):
+            raise PayloadInvalid(
+                f"{name!r} is no name of a service", next_step="give a host, such as api.openai.com, without https://"
+            )
         insert_or_ignore(connection, job_services, {"job_id": job_id, "service": name})
         insert_or_ignore(connection, table, {"name": name, "gate": "open", "outages": 0, "updated_at": now})
 

@@ -56,7 +56,20 @@ def everstep(context: click.Context) -> None:
 
 
 def _register() -> None:
-    from everstep.cli import backup, classify, crash_test, demo, doctor, jobs, review, submit, worker
+    from everstep.cli import (
+        backup,
+        budget,
+        classify,
+        crash_test,
+        demo,
+        doctor,
+        jobs,
+        metrics,
+        review,
+        services,
+        submit,
+        worker,
+    )
 
     commands: tuple[click.Command, ...] = (
         submit.submit,
@@ -65,11 +78,14 @@ def _register() -> None:
         jobs.show,
         jobs.history,
         review.review,
+        budget.budget,
         jobs.retry,
         jobs.cancel,
+        services.services,
         classify.classify,
         crash_test.crash_test,
         doctor.doctor,
+        metrics.metrics,
         backup.backup,
         demo.demo,
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from everstep.cli import budget
+from everstep.cli.acceptance import acceptance_options, merged
+from everstep.cli.budget import budget_options
 from everstep.cli.options import config_option, json_option, opened, read_input, store_option
 from everstep.cli.views import next_action, print_json, text
 from everstep.errors import PayloadInvalid
@@ -36,6 +40,11 @@ POLL_S = 0.1
 )
 @click.option("--workflow-version", default="1", show_default=True, help="A new version processes old input again.")
 @click.option("--owner", default="default", show_default=True, help="Whose job it is.")
+@click.option("--service", "needed", multiple=True, metavar="NAME", help="A service it needs, such as api.openai.com.")
+@click.option("--concurrency-key", metavar="KEY", help="Jobs of one key run one at a time, or as everstep.toml says.")
+@acceptance_options
+@budget_options
+@click.option("--parent", metavar="JOB", help="The job it is a child of, whose budget it shares.")
 @click.option("--allow-secret-keys", is_flag=True, help="Accept input keys that look like credentials.")
 @click.option("--wait", is_flag=True, help="Wait, with progress; exits 0 done, 2 review, 1 failed.")
 @config_option
@@ -49,6 +58,11 @@ def submit(
     max_attempts: int,
     workflow_version: str,
     owner: str,
+    needed: tuple[str, ...],
+    concurrency_key: str | None,
+    acceptance: dict[str, Any],
+    limits: dict[str, Any],
+    parent: str | None,
     allow_secret_keys: bool,
     wait: bool,
     config_path: Path,
@@ -58,6 +72,7 @@ def submit(
     """Add a job: one run of GRAPH. The same graph and input give the same job, however often they are submitted."""
     from everstep.checkpoints import payload
     from everstep.graphs.configuration import read_configuration, require_name
+    from everstep.graphs.policies import read_policies
 
     value = read_input(given)
     if key is not None and not key.strip():
@@ -65,6 +80,10 @@ def submit(
     payload.check_input(value, allow_secret_keys=allow_secret_keys)  # before there is a record
     configuration = read_configuration(config_path)
     require_name(graph, list(configuration.graphs), configuration.path)
+    policy = read_policies(config_path).of_graph(graph)
+    policy = replace(policy, services=(*policy.services, *needed), concurrency_key=concurrency_key)
+    policy = replace(policy, acceptance=merged(policy.acceptance, acceptance))
+    policy = replace(policy, budget=budget.merged(policy.budget, limits))
     with opened(store_url, create=True) as store:
         job, created = store.enqueue(
             graph,
@@ -75,6 +94,8 @@ def submit(
             workflow_version=workflow_version,
             owner=owner,
             allow_secret_keys=allow_secret_keys,
+            policy=policy,
+            parent=parent,
         )
         if not as_json:
             click.echo(job.public_id)
