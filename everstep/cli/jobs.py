@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everstep.cli.acceptance import acceptance_lines, acceptance_view
+from everstep.cli.budget import budget_lines
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import STATUS_COLOURS, effect_view, job_view, next_action, print_json, review_view, text
 from everstep.clock import rfc3339
 
 if TYPE_CHECKING:
+    from everstep.checkpoints.budgets import Account
     from everstep.checkpoints.jobs import Job
     from everstep.checkpoints.store import Store
 
@@ -30,8 +32,9 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
     """List jobs, newest first."""
     with opened(store_url) as store:
         found = store.jobs(status=status, limit=limit)
+        accounts = store.accounts(found) if as_json else {}
     if as_json:
-        print_json([job_view(job) for job in found])
+        print_json([job_view(job, accounts.get(job.id)) for job in found])
         return
     if not found:
         state = f" in state {status}" if status else ""
@@ -70,7 +73,7 @@ def show(job_id: str, store_url: str, as_json: bool) -> None:
     """
     with opened(store_url) as store:
         job = store.job(job_id)
-        view = job_view(job)
+        view = job_view(job, store.accounts([job]).get(job.id))
         reviews = store.reviews(job)
         view["effects"] = [effect_view(effect) for effect in store.effects(job)]
         view["reviews"] = [review_view(review, job.public_id) for review in reviews]
@@ -96,6 +99,10 @@ def _print_job(view: dict[str, Any]) -> None:
     click.echo(f"tokens     {view['input_tokens']} in, {view['output_tokens']} out")
     for line in acceptance_lines(view["acceptance"]):
         click.echo(line)
+    for number, line in enumerate(budget_lines(view["budget"]) if view["budget"]["limits"] else ()):
+        click.echo(f"{'' if number else 'budget':<10} {line}")
+    if view["parent"]:
+        click.echo(f"parent     {view['parent']}")
     click.echo(f"key        {view['idempotency_key']}")
     click.echo(f"input      {text(view['input'])}")
     if view["result"] is not None:
@@ -190,7 +197,8 @@ def retry(job_id: str, store_url: str, as_json: bool) -> None:
     """Retry a failed job from its last checkpoint, with fresh attempts; or let one in backoff run now."""
     with opened(store_url) as store:
         job = store.redrive(job_id)
-    _print_status(job, as_json, "a worker will take it: everstep worker")
+        account = store.accounts([job]).get(job.id)
+    _print_status(job, account, as_json, "a worker will take it: everstep worker")
 
 
 @click.command()
@@ -201,15 +209,16 @@ def cancel(job_id: str, store_url: str, as_json: bool) -> None:
     """Cancel a job. A running one stops when its worker acknowledges; an effect in flight goes to review."""
     with opened(store_url) as store:
         job = store.cancel(job_id)
+        account = store.accounts([job]).get(job.id)
     note = {
         "running": "requested; its worker will stop it",
         "review": "an effect is in flight: settle its review first",
     }
-    _print_status(job, as_json, note.get(job.status, "cancelled"))
+    _print_status(job, account, as_json, note.get(job.status, "cancelled"))
 
 
-def _print_status(job: Job, as_json: bool, note: str) -> None:
+def _print_status(job: Job, account: Account | None, as_json: bool, note: str) -> None:
     if as_json:
-        print_json(job_view(job))
+        print_json(job_view(job, account))
     else:
         click.echo(f"{job.public_id} {job.status}: {note}")

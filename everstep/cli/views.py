@@ -11,6 +11,7 @@ import click
 from everstep.clock import rfc3339
 
 if TYPE_CHECKING:
+    from everstep.checkpoints.budgets import Account
     from everstep.checkpoints.effects import Effect
     from everstep.checkpoints.jobs import Job
     from everstep.checkpoints.reviews import Review
@@ -35,8 +36,16 @@ def print_json(value: Any) -> None:
     click.echo(written)
 
 
-def job_view(job: Job) -> dict[str, Any]:
-    """A job, as `jobs --json` and `show --json` give it."""
+def job_view(job: Job, account: Account | None = None) -> dict[str, Any]:
+    """A job, as `jobs --json` and `show --json` give it.
+
+    Args:
+        job: The job.
+        account: What it may use and used, its children included; what the job used alone when omitted.
+    """
+    from everstep.checkpoints.budgets import Account, Use, of_json
+
+    account = account or Account(job.public_id, None, of_json(job.budget_json), Use.of_job(job))
     return {
         "id": job.public_id,
         "graph": job.graph,
@@ -60,6 +69,8 @@ def job_view(job: Job) -> dict[str, Any]:
         "updated_at": rfc3339(job.updated_at),
         "input_tokens": job.input_tokens,
         "output_tokens": job.output_tokens,
+        "budget": account.as_dict(),
+        "parent": account.parent,
         "input": job.payload,
         "error": None if job.error_json is None else json.loads(job.error_json),
         "result": None if job.result_json is None else json.loads(job.result_json),

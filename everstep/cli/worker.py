@@ -64,7 +64,8 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
 
     def tell(event: str, job: Job) -> None:
         if as_json:
-            click.echo(json.dumps({"event": event, **job_view(job)}), file=output)
+            account = store.accounts([job]).get(job.id)
+            click.echo(json.dumps({"event": event, **job_view(job, account)}), file=output)
             return
         colour = STATUS_COLOURS.get(event, "white")
         detail = f"step {job.step}, attempt {job.attempts}"
