@@ -111,6 +111,8 @@ def _tell(answer: dict[str, Any], verdict: Verdict, retry_after: str | None) -> 
         _line("wait", _wait(answer))
     _line("effect", _effect(answer))
     _line("outage", f"{verdict.outage}: {OUTAGES[verdict.outage]}" if verdict.outage else "none: it concerns this job")
+    if verdict.outage and verdict.kind != "failed":
+        _line("", "if the error tells which service it is, the job waits for it instead, and spends no attempt")
     _line("rule", verdict.rule)
     if retry_after is not None and verdict.kind == "retry" and verdict.retry_after_ms is None:
         _line("note", f"Retry-After {retry_after!r} is neither seconds nor an HTTP date: it asks for nothing")

@@ -1,6 +1,6 @@
 """Every command and snippet of the documentation is run, page by page, in an empty folder.
 
-A fence `python file=NAME` or `json file=NAME` is a file the reader makes; `sh` is run as the reader would run it;
+A fence `python file=NAME`, and `json` and `toml` likewise, is a file the reader makes; `sh` is run as the reader would run it;
 `sh no-run`, used for cloning this very repository, is not; a fence without a language shows what is seen.
 """
 
@@ -36,7 +36,7 @@ def test_every_snippet_runs(page: Path, tmp_path: Path) -> None:
         named = [option.removeprefix("file=") for option in options if option.startswith("file=")]
         if language == "sh" and "no-run" not in options:
             script.append(fence["body"])
-        elif language in ("python", "json"):
+        elif language in ("python", "json", "toml"):
             assert named, f"{page.name}: a {language} snippet must say which file it is: {fence['body'][:60]!r}"
             script.append(f"cat > {named[0]} <<'END_OF_FILE'\n{fence['body']}END_OF_FILE\n")
     ran = subprocess.run(
