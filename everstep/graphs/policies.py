@@ -84,7 +84,7 @@ class KeysSection(_Strict):
 class DeadLettersSection(_Strict):
     """`[dead_letters]`: `webhook` is told of each job that failed."""
 
-    webhook: str | None = None
+    webhook: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+\S*$")] | None = None
 
 
 class RetentionSection(_Strict):

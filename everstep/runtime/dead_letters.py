@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
 
 from everstep import crash
@@ -22,11 +23,11 @@ from everstep.runtime.webhook import TIMEOUT_S, NotDelivered, Webhook, secrets_o
 logger = logging.getLogger("everstep.dead_letters")
 
 LOOK_EVERY_S = 1.0
-LOOK_AT_ALL_EVERY_S = 60.0
+LOOK_AT_ALL_MS = 60_000
 HOLD_MS = 60_000
 """How long a letter is this worker's: longer than sending it takes."""
 LEAST_WAIT_MS, MOST_WAIT_MS = 5_000, 3_600_000
-LEAST_PAUSE_S, MOST_PAUSE_S = 5.0, 300.0
+MOST_PAUSE_MS = 300_000
 AT_ONCE = 100
 GRACE_S = 2.0
 REMEMBERED = 10_000
@@ -44,6 +45,17 @@ def wait_ms(failed_at: int, now: int, randomness: random.Random) -> int:
     """
     wait = min(max(now - failed_at, LEAST_WAIT_MS), MOST_WAIT_MS)
     return int(wait * (1 + randomness.random() / 4))
+
+
+@dataclass(frozen=True)
+class _Pause:
+    """A span of the record's time; a clock that was put back ends it."""
+
+    begins: int = 0
+    ends: int = 0
+
+    def lasts(self, now: int) -> bool:
+        return self.begins <= now < self.ends
 
 
 class DeadLetters:
@@ -66,9 +78,9 @@ class DeadLetters:
         self._stopping = threading.Event()
         self._give_up_at = float("inf")
         self._seen: int | None = None
-        self._look_at_all_at = 0.0
+        self._next_look = _Pause()
+        self._next_message = _Pause()
         self._failures = 0
-        self._send_from = 0.0
         self._thread = threading.Thread(target=self._run, name="everstep-dead-letters", daemon=True)
 
     def start(self) -> None:
@@ -88,23 +100,26 @@ class DeadLetters:
             if time.monotonic() >= self._give_up_at:
                 return
             try:
-                self._look(everywhere=stopping)
+                self.look(everywhere=stopping)
             except Exception as error:  # the record may be out of reach, or closed; the letters are in it
                 self._seen = None
                 if not self._stopping.is_set():
                     logger.warning("dead letters cannot be looked for, trying again: %s", error)
 
-    def _look(self, *, everywhere: bool) -> None:
-        """Announce what is due: what failed just now at once; what waits, or a dead worker left, in its time."""
+    def look(self, *, everywhere: bool = False) -> None:
+        """Announce what is due: what failed just now at once; what waits, or a dead worker left, in its time.
+
+        Args:
+            everywhere: Look at all that failed, whether or not something did just now.
+        """
         arrived, newest = True, self._seen
         if newest is not None:
             newest, arrived = self._store.read(partial(dead_letters.look_on, seen=newest))
-        if arrived or everywhere or time.monotonic() >= self._look_at_all_at:
+        if arrived or everywhere or not self._next_look.lasts(self._store.clock.now_ms()):
             if newest is None:
                 newest, _ = self._store.read(partial(dead_letters.look_on, seen=0))
-            due = self._announce_all()
-            wait_s = LOOK_AT_ALL_EVERY_S if due is None else (due - self._store.clock.now_ms()) / 1000
-            self._look_at_all_at = time.monotonic() + min(wait_s, LOOK_AT_ALL_EVERY_S)
+            due, now = self._announce_all(), self._store.clock.now_ms()
+            self._next_look = _Pause(now, min(due or now + LOOK_AT_ALL_MS, now + LOOK_AT_ALL_MS))
         self._seen = newest
 
     def _announce_all(self) -> int | None:
@@ -139,7 +154,8 @@ class DeadLetters:
         except NotDelivered as failure:
             if not failure.reachable:
                 self._failures += 1
-                self._send_from = time.monotonic() + min(LEAST_PAUSE_S * 2 ** (self._failures - 1), MOST_PAUSE_S)
+                now = self._store.clock.now_ms()
+                self._next_message = _Pause(now, now + min(LEAST_WAIT_MS * 2 ** (self._failures - 1), MOST_PAUSE_MS))
             when = self._later(letter)
             logger.warning(
                 "%s did not take the message that job %s failed (%s); again in %.0f s",
@@ -155,7 +171,7 @@ class DeadLetters:
 
     def _is_away(self) -> bool:
         """Whether the webhook did not answer a moment ago: then no other message is tried on it for a while."""
-        return time.monotonic() < self._send_from
+        return self._next_message.lasts(self._store.clock.now_ms())
 
     def _later(self, letter: DeadLetter) -> int:
         now = self._store.clock.now_ms()

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
-
 from everstep.errors import ConfigInvalid
 
 SECRET_VARIABLE = "EVERSTEP_WEBHOOK_SECRET"
@@ -109,6 +107,8 @@ class Webhook:
         Raises:
             NotDelivered: It was not taken, or nobody can say.
         """
+        import requests  # a worker without a webhook, or without dead letters, need not load it
+
         body, timestamp = json.dumps(message, ensure_ascii=True).encode(), now_ms // 1000
         headers = {
             "content-type": "application/json",
