@@ -5,14 +5,15 @@ Every function runs inside a write transaction it is given.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select, update
 
+from everstep.checkpoints import deaths
 from everstep.checkpoints.admission import WAITING, Admission, Limits
-from everstep.checkpoints.jobs import Job, LostClaim, end, fail, job_of, transition
+from everstep.checkpoints.jobs import Job, LostClaim, get, job_of, transition
 from everstep.checkpoints.schema import agent_jobs
 
 
@@ -27,12 +28,14 @@ def claim(
     graphs: Collection[str] | None = None,
     running: Collection[int] = (),
     limits: Limits | None = None,
+    rebooted: Collection[str] = (),
+    alone_from: int = 1,
 ) -> list[Job]:
     """Take up to `limit` jobs that are ready, by priority and how long they have been due (`jobs.rank`).
 
     Ready is: pending or retry and due; or running under a lease that has expired, or whose worker is proven dead.
-    Starts are counted here, before anything runs. A job whose workers vanish `max_attempts` times in a row, without
-    progress between, goes to `failed` instead.
+    Starts are counted here, before anything runs. What a worker that is gone held is judged first (`deaths`): several
+    jobs are suspects; a single one has that death counted, and fails after `max_attempts` of them in a row.
 
     Args:
         connection: The write transaction.
@@ -44,6 +47,9 @@ def claim(
         graphs: Only jobs of these graphs; all when None.
         running: Row ids of jobs this worker still runs; it does not take over from itself.
         limits: How many jobs may run at once, over all workers.
+        rebooted: Those of `dead_workers` whose machine was started anew since: that explains their death.
+        alone_from: From which degree (`deaths.degree`) a suspect is taken only while this worker runs nothing else, and
+            with nothing else; those below it are run in processes of their own.
     """
     admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, dead_workers=dead_workers)
     query = (
@@ -53,15 +59,34 @@ def claim(
         .with_for_update(skip_locked=True)
     )
     claimed: list[Job] = []
+    judged: set[int] = set()
     while len(claimed) < limit:
         rows = connection.execute(query.where(admission.clause()).limit(limit - len(claimed))).mappings()
         found = [job_of(row) for row in rows]
         needed = admission.needs(connection, found)
         for job in found:
             services = needed.get(job.id, ())
-            if admission.admits(job, services) and (started := _take(connection, job, now, worker, lease_ms)):
-                admission.start(connection, started, services, now=now)
-                claimed.append(started)
+            if job.id in judged:
+                job = get(connection, job.id)
+            if job.status not in (*WAITING, "running") or not admission.admits(job, services):
+                continue
+            reason, count = "claimed", dict[str, int]()
+            if job.status == "running":
+                reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
+                judgement = deaths.judge(connection, job, dead_workers, rebooted, now=now, actor=worker)
+                judged |= judgement.given_back
+                if judgement.count is None:
+                    continue
+                count = judgement.count
+            alone = deaths.degree(replace(job, **count)) >= alone_from
+            if alone and (claimed or running):
+                _postpone(connection, job, count, now, worker)
+                return claimed
+            started = _start(connection, job, reason, now, worker, lease_ms, **count)
+            admission.start(connection, started, services, now=now)
+            claimed.append(started)
+            if alone:
+                return claimed
         if not found:
             break
     return claimed
@@ -86,21 +111,6 @@ def _ready(now: int, graphs: Collection[str] | None, dead_workers: Collection[st
     return ready if graphs is None else and_(ready, agent_jobs.c.graph.in_(graphs))
 
 
-def _take(connection: Connection, job: Job, now: int, worker: str, lease_ms: int) -> Job | None:
-    """The job as it is claimed; None if it is not to run again."""
-    if job.status != "running":
-        return _start(connection, job, "claimed", now, worker, lease_ms)
-    if job.cancel_requested_at is not None:
-        end(connection, job, now=now, actor=worker)
-        return None
-    count = job.with_another_failure()
-    if count["failures"] >= job.max_attempts:
-        _give_up(connection, job, count, now, worker)
-        return None
-    reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
-    return _start(connection, job, reason, now, worker, lease_ms, **count)
-
-
 def _start(connection: Connection, job: Job, reason: str, now: int, worker: str, lease_ms: int, **changes: int) -> Job:
     lease = {"claim_no": job.claim_no + 1, "leased_by": worker, "lease_until": now + lease_ms}
     attempts = job.attempts + 1
@@ -109,17 +119,33 @@ def _start(connection: Connection, job: Job, reason: str, now: int, worker: str,
     )
 
 
-def _give_up(connection: Connection, job: Job, count: dict[str, int], now: int, worker: str) -> None:
-    error = {
-        "code": "worker_died",
-        "message": f"the worker {job.leased_by} vanished at step {job.step};"
-        f" {count['failures']} starts in a row ended there",
-        "step": job.step,
-        "attempt": job.attempts,
-        "next_step": f"find what kills the worker, then: everstep retry {job.public_id}",
-    }
-    why = f"workers died {count['failures']} times without progress"
-    fail(connection, job, now=now, actor=worker, reason=why, error_json=json.dumps(error), **count)
+def _postpone(connection: Connection, job: Job, count: dict[str, int], now: int, worker: str) -> None:
+    """A suspect whose turn it is while others run here: it waits until nothing does; one that was judged is let go."""
+    if job.status == "running":
+        reason = f"its worker {job.leased_by} is gone; it waits to run alone"
+        transition(connection, job, "pending", now=now, actor=worker, reason=reason, next_run_at=now, **count)
+
+
+def hand_over(
+    connection: Connection, job_id: int, claim_no: int, *, holder: str, to: str, now: int, lease_ms: int
+) -> None:
+    """Pass a claim to the process that runs its job: from now on that one keeps the lease.
+
+    Args:
+        connection: The write transaction.
+        job_id: Row id of the job.
+        claim_no: The claim.
+        holder: The worker that made the claim.
+        to: Id of the process.
+        now: UTC milliseconds.
+        lease_ms: Length of the lease from now, milliseconds.
+
+    Raises:
+        LostClaim: The claim is no longer the job's.
+    """
+    fence(connection, job_id, claim_no)
+    held = and_(agent_jobs.c.id == job_id, agent_jobs.c.leased_by == holder)
+    connection.execute(update(agent_jobs).where(held).values(leased_by=to, lease_until=now + lease_ms))
 
 
 def heartbeat(

@@ -266,7 +266,7 @@ def _move_on(
         return jobs.end(connection, job, now=now, actor=by, why=f"{review.kind} review rejected", error=error)
     if any(other.status == "open" and other.kind in ENDING for other in of_job(connection, job.id)):
         return job  # whether the job goes on at all is still asked
-    changes: dict[str, Any] = {"next_run_at": now, "error_json": None, "failures": 0}
+    changes: dict[str, Any] = {"next_run_at": now, "error_json": None, "failures": 0, "worker_deaths": 0}
     if review.kind != "error":  # the start that paused goes on: it and its resumption are one attempt
         changes["attempts"] = max(job.attempts - 1, 0)
     if review.kind == "fingerprint":

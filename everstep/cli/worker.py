@@ -38,11 +38,20 @@ def finite(_context: click.Context, _parameter: click.Parameter, value: float) -
     show_default=True,
     help="Seconds a claim lasts without a heartbeat; after that another worker may take the job over.",
 )
+@click.option("--isolate", is_flag=True, help="Run every job in a process of its own, for graphs that leak or block.")
 @click.option("--until-idle", is_flag=True, help="Exit 0 when no job is left that could run without a person.")
 @config_option
 @store_option
 @json_option
-def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, store_url: str, as_json: bool) -> None:
+def worker(
+    concurrency: int,
+    lease: float,
+    isolate: bool,
+    until_idle: bool,
+    config_path: Path,
+    store_url: str,
+    as_json: bool,
+) -> None:
     """Run jobs until stopped.
 
     SIGTERM and Ctrl-C give every job back at its next step, with the attempt not counted; a second one exits at once,
@@ -75,7 +84,15 @@ def worker(concurrency: int, lease: float, until_idle: bool, config_path: Path, 
 
     with opened(store_url, create=True) as store, redirect_stdout(sys.stderr if as_json else output):
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
-        running = Worker(store, catalogue, concurrency=concurrency, lease=lease, listener=tell, policies=policies)
+        running = Worker(
+            store,
+            catalogue,
+            concurrency=concurrency,
+            lease=lease,
+            listener=tell,
+            policies=policies,
+            isolate=isolate or None,
+        )
         if not as_json:
             click.echo(f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}", err=True)
         try:

@@ -1,8 +1,9 @@
 """Who a worker is, and the proof that one is dead.
 
-A worker's id names host, boot, process and a random part, so an id never comes back. A lease is taken over early only
-on proof: the same host and process namespace, and a process that no longer exists (or the host was booted since).
-Anything else waits for the lease.
+A worker's id names host, boot, process and a random part, so an id never comes back. The process it starts for one job
+has its worker's id, a slash, and a part of its own. A lease is taken over early only on proof: the same host and
+process namespace, and a process that no longer exists (or the host was booted since). Anything else waits for the
+lease.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import hashlib
 import os
 import secrets
 import socket
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+
+from everstep.checkpoints import deaths
 
 
 def _read(path: str) -> str:
@@ -46,19 +50,56 @@ def _started(pid: int) -> str:
 
 def worker_id() -> str:
     """A fresh id for a worker in this process: `host:machine:boot:pid:started:random`."""
-    host = socket.gethostname().replace(":", "-")
+    host = socket.gethostname().replace(":", "-").replace("/", "-")
+    return f"{host}:{_machine()}:{_boot()}:{_this_process()}"
+
+
+def part_of(worker: str) -> str:
+    """A fresh id for this process, which the worker started for one job: `worker/pid:started:random`."""
+    return f"{worker}/{_this_process()}"
+
+
+def _this_process() -> str:
     pid = os.getpid()
-    return f"{host}:{_machine()}:{_boot()}:{pid}:{_started(pid)}:{secrets.token_hex(4)}"
+    return f"{pid}:{_started(pid)}:{secrets.token_hex(4)}"
+
+
+def surely_dead(workers: Collection[str]) -> list[str]:
+    """Those that provably no longer exist; of a worker and the processes it started, either all or none.
+
+    A worker that lives looks after its processes itself. When it is gone they end as well, and only then does it show
+    what it held.
+    """
+    dead = {worker for worker in workers if is_surely_dead(worker)}
+    living = {deaths.process_of(worker) for worker in workers if worker not in dead}
+    return [worker for worker in workers if worker in dead and deaths.process_of(worker) not in living]
 
 
 def is_surely_dead(worker: str) -> bool:
     """Whether the worker's process provably no longer exists. False when there is no proof."""
-    parts = worker.rsplit(":", 5)
-    if len(parts) != 6 or parts[1] != _machine() or not parts[3].isdecimal():
-        return False
-    _, _, boot, pid, started, _ = parts
-    if boot != _boot():
+    process, _, part = worker.partition("/")
+    if was_booted_since(process):
         return True
+    if not (fields := _here(process)):
+        return False
+    return _is_gone(fields[3], fields[4]) and (not part or _is_gone(*part.split(":")[:2]))
+
+
+def was_booted_since(worker: str) -> bool:
+    """Whether the worker's machine was started anew since: that explains the death of all that ran there."""
+    fields = _here(worker.partition("/")[0])
+    return bool(fields) and fields[2] != _boot()
+
+
+def _here(worker: str) -> list[str]:
+    """The parts of the id of a worker on this host, in this process namespace; empty for any other."""
+    fields = worker.rsplit(":", 5)
+    return fields if len(fields) == 6 and fields[1] == _machine() and fields[3].isdecimal() else []
+
+
+def _is_gone(pid: str, started: str = "") -> bool:
+    if not pid.isdecimal():
+        return False
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

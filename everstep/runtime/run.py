@@ -21,6 +21,7 @@ from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
+from everstep.graphs.policies import Policies
 from everstep.observability.cost import Price
 from everstep.observability.tracing import Tracing
 from everstep.runtime.leg import Leg
@@ -61,6 +62,22 @@ class Surroundings:
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     outage: RecordOutage = field(default_factory=RecordOutage)
 
+    @classmethod
+    def of(
+        cls,
+        policies: Policies,
+        *,
+        store: Store,
+        graphs: GraphCatalogue,
+        tracing: Tracing,
+        worker: str,
+        randomness: random.Random,
+        tell: Listener,
+        outage: RecordOutage,
+    ) -> Surroundings:
+        """With what `everstep.toml` says, for a worker and for the process of one job alike."""
+        return cls(store, graphs, tracing, worker, randomness, policies.tiers(), tell, policies.prices, outage)
+
 
 class Run:
     """One claimed job under way on the event loop.
@@ -69,6 +86,7 @@ class Run:
         job: The job as claimed.
         lost: Whether its claim was lost; what it wrote afterwards changed nothing.
         settled: The job as it was settled, once it was.
+        error: Why it could not be settled, if so.
 
     Args:
         around: What it shares with others.
@@ -80,6 +98,7 @@ class Run:
         self.job = job
         self.lost = False
         self.settled: Job | None = None
+        self.error: Exception | None = None
         self._around = around
         self._own_loop = own_loop
         self._control = RunControl()
@@ -163,7 +182,8 @@ class Run:
         except LostClaim as lost:
             self.lost = True
             logger.warning("job %s was taken over; this run's late writes change nothing (%s)", job.public_id, lost)
-        except Exception:
+        except Exception as error:
+            self.error = error
             logger.exception("job %s: the leg could not be settled; its lease will expire", job.public_id)
         finally:
             self._leg.abandon()

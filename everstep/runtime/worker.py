@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, select
 
 from everstep import crash
-from everstep.checkpoints import claims, jobs
+from everstep.checkpoints import claims, deaths, jobs
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
@@ -30,7 +30,8 @@ from everstep.observability.tracing import Tracing
 from everstep.runtime import langgraph_fixes
 from everstep.runtime.dead_letters import DeadLetters
 from everstep.runtime.heartbeat import Heartbeat, Held
-from everstep.runtime.identity import is_surely_dead, worker_id
+from everstep.runtime.identity import surely_dead, was_booted_since, worker_id
+from everstep.runtime.isolation import IsolatedRun
 from everstep.runtime.leg import service_version
 from everstep.runtime.node_threads import NodeThreads
 from everstep.runtime.outage import RecordOutage
@@ -60,6 +61,13 @@ class Worker:
         tracing: Where spans go; from the environment when omitted.
         randomness: Source of the backoffs' jitter.
         policies: What `everstep.toml` says; nothing is limited when omitted.
+        isolate: Whether every job runs in a process of its own; False: none does. When omitted, those do that are
+            suspected of having killed a worker. It takes a catalogue that was read from a file, because no other
+            process has graphs given as objects; without one, and with False, a suspect runs in this process while
+            nothing else does.
+
+    Raises:
+        ValueError: A number is out of range, or every job is to be isolated and the graphs come from no file.
     """
 
     def __init__(
@@ -73,6 +81,7 @@ class Worker:
         tracing: Tracing | None = None,
         randomness: random.Random | None = None,
         policies: Policies | None = None,
+        isolate: bool | None = None,
     ) -> None:
         if concurrency < 1 or lease <= 0:
             raise ValueError("concurrency must be at least 1, and the lease longer than 0 seconds")
@@ -92,7 +101,12 @@ class Worker:
         self._limits = self._policies.limits()
         self._probes = Probes(store, self._policies, self._randomness)
         self._outage = RecordOutage()
-        self._running: dict[int, Run] = {}
+        in_file = self._graphs.configuration is not None
+        if isolate and not in_file:
+            raise ValueError("isolate needs graphs from a file: Worker(store, GraphCatalogue.from_config(PATH), …)")
+        self._isolates_from = 0 if isolate else 1 if in_file and isolate is None else None
+        self._alone_from = 1 if self._isolates_from is None else deaths.ALONE
+        self._running: dict[int, Run | IsolatedRun] = {}
         self._draining = False
         self._own_loop = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -192,7 +206,8 @@ class Worker:
 
     async def _claim(self) -> list[Job]:
         free = self._concurrency - len(self._running)
-        if self._draining or free <= 0:
+        alone = any(deaths.degree(run.job) >= self._alone_from for run in self._running.values())
+        if self._draining or free <= 0 or alone:
             return []
         if wait := self._outage.wait_s:
             await self._pause(wait)
@@ -200,7 +215,7 @@ class Worker:
         try:
             names, now, running = self._graphs.names(), self._store.clock.now_ms(), list(self._running)
             others = await self._store.aread(self._other_workers)
-            dead = [worker for worker in others if is_surely_dead(worker)]
+            dead = surely_dead(others)
             if not dead and not await self._store.aread(
                 lambda connection: claims.anything_ready(connection, now=now, graphs=names, limits=self._limits)
             ):
@@ -217,6 +232,8 @@ class Worker:
                     graphs=names,
                     running=running,
                     limits=self._limits,
+                    rebooted=[worker for worker in dead if was_booted_since(worker)],
+                    alone_from=self._alone_from,
                 )
             )
         except StoreUnavailable as error:
@@ -248,25 +265,31 @@ class Worker:
     # ---- running
 
     def _start(self, job: Job) -> None:
-        around = Surroundings(
-            self._store,
-            self._graphs,
-            self._tracing,
-            self.id,
-            self._randomness,
-            self._policies.tiers(),
-            self._tell,
-            self._policies.prices,
-            self._outage,
+        around = Surroundings.of(
+            self._policies,
+            store=self._store,
+            graphs=self._graphs,
+            tracing=self._tracing,
+            worker=self.id,
+            randomness=self._randomness,
+            tell=self._tell,
+            outage=self._outage,
         )
-        run = Run(around, job, own_loop=self._own_loop)
+        degree = deaths.degree(job)
+        if self._isolates_from is not None and degree >= self._isolates_from:
+            policies = self._policies.model_dump_json()
+            run = IsolatedRun(around, job, lease_ms=self._lease_ms, policies=policies)
+        else:
+            run = Run(around, job, own_loop=self._own_loop)
+        if degree:
+            logger.warning("job %s may be what ended a worker: it runs apart from others", job.public_id)
         if self._draining:  # it was claimed as the drain began
             run.drain()
         self._running[job.id] = run
         run.start(self._over)
         self._tell("claimed", job)
 
-    def _over(self, run: Run) -> None:
+    def _over(self, run: Run | IsolatedRun) -> None:
         self.lost_claims += run.lost
         self._running.pop(run.job.id, None)
         self._wake.set()

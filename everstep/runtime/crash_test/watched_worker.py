@@ -28,5 +28,5 @@ def work(order: Order) -> int:
     with Store.open(order.store, create=False) as store:
         watch.begin(Path(order.observed), folder=Path(order.folder), place=Path(order.place))
         crash.arm(order.crash_at)
-        Worker(store, catalogue, concurrency=1, tracing=Tracing()).run(until_idle=True)
+        Worker(store, catalogue, concurrency=1, tracing=Tracing(), isolate=False).run(until_idle=True)
     return 0

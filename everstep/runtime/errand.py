@@ -1,0 +1,96 @@
+"""What a worker and the process it starts for one job say to each other: one JSON object a line, over two pipes.
+
+The worker sends the order first, then `DRAIN` if it drains; the end of that pipe means that the worker is gone. The
+process answers with `Word`s. This module loads nothing heavy, so that the process shows that it lives while it loads
+the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import Any, Literal
+
+DRAIN = {"drain": True}
+
+Kind = Literal["alive", "began", "cancelling", "settled", "lost", "unsettled"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the process of one job has to do.
+
+    Attributes:
+        store: URL of the record, which may hold a password: it goes through the pipe, not through the command line.
+        config: The `langgraph.json`.
+        job_id: Row id of the job.
+        claim_no: The claim under which it runs.
+        worker: Id of the worker that claimed it.
+        worker_pid: Its process.
+        lease_ms: Length of the lease, milliseconds.
+        policies: What `everstep.toml` said, as JSON.
+        path: Where the worker imports from.
+    """
+
+    store: str
+    config: str
+    job_id: int
+    claim_no: int
+    worker: str
+    worker_pid: int
+    lease_ms: int
+    policies: str
+    path: list[str]
+
+
+@dataclass(frozen=True)
+class Word:
+    """What the process says.
+
+    Attributes:
+        kind: `alive`, every second; `began`, when the claim is its own; `cancelling`, when it saw that the job is to be
+            cancelled; and at its end `settled` (with the job), `lost` (the claim), or `unsettled` (with the reason).
+        detail: What goes with it.
+    """
+
+    kind: Kind
+    detail: Any = None
+
+
+class Voice:
+    """Sends lines through a pipe, from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = Lock()
+
+    def send(self, message: Order | Word | dict[str, Any]) -> None:
+        """Send one line.
+
+        Raises:
+            OSError: Nobody reads any more.
+        """
+        fields = message if isinstance(message, dict) else asdict(message)
+        line = memoryview(json.dumps(fields).encode() + b"\n")
+        with self._lock:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+
+    def close(self) -> None:
+        """Say nothing more; the other end sees that."""
+        with self._lock:
+            os.close(self._descriptor)
+
+
+class Lines:
+    """Puts the lines that come through a pipe together again."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, chunk: bytes) -> list[dict[str, Any]]:
+        """The messages that are complete now."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [json.loads(line) for line in lines if line]
