@@ -2,7 +2,8 @@
 
 The points are counted up until a run passes fewer, so the matrix is complete: each checkpoint, each write of a task,
 each effect before, in and after its call, each claim and settlement, in the first leg and in those that resume with an
-answer.
+answer. All shapes on SQLite; on PostgreSQL, whose transactions and saver are its own, two that between them have
+questions, effects before, between and after them, parallel tasks and a join.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from everstep.checkpoints.store import Store
 from tests.support.kill_graphs import GRAPHS
 from tests.support.outside import happened
 from tests.support.processes import drive
+from tests.support.record import record
 
 POINTS = (
     "job.claimed",
@@ -31,6 +33,8 @@ POINTS = (
     "job.before_settle",
     "job.settled",
 )
+
+ON_POSTGRES = ("asking", "fan_out")
 
 
 def answer(store: Store, review: Review) -> None:
@@ -48,14 +52,13 @@ def answer(store: Store, review: Review) -> None:
         store.answer(review.public_id, "approve")
 
 
-def run(folder: Path, graph: str, crash: tuple[int, str] | None) -> tuple[dict[str, Any], int, bool]:
+def run(folder: Path, database: str, graph: str, crash: tuple[int, str] | None) -> tuple[dict[str, Any], int, bool]:
     """One job from beginning to end: what can be seen of it, how many workers ran, and whether one was killed."""
     folder.mkdir()
-    url, world = f"sqlite:///{folder / 'record.db'}", str(folder / "world")
-    with Store.open(url) as store:
+    world = str(folder / "world")
+    with record(database, folder) as store:
         store.enqueue(graph, {"world": world})
-    runs, killed = drive(url, graph, answer, crash)
-    with Store.open(url) as store:
+        runs, killed = drive(store.url, graph, answer, crash)
         (job,) = store.jobs()
         assert job.status == "done", f"{job.status}: {job.error_json}"
         questions = Counter(json.dumps(r.value) for r in store.reviews(job) if r.kind == "interrupt")
@@ -70,10 +73,13 @@ def run(folder: Path, graph: str, crash: tuple[int, str] | None) -> tuple[dict[s
     return seen, runs, killed
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-def test_a_kill_at_any_point_changes_nothing(graph: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("database", "graph"),
+    [*(("sqlite", graph) for graph in GRAPHS), *(("postgres", graph) for graph in ON_POSTGRES)],
+)
+def test_a_kill_at_any_point_changes_nothing(database: str, graph: str, tmp_path: Path) -> None:
     """Final state, effects and questions equal those of an uninterrupted run, wherever the worker was killed."""
-    expected, runs, _ = run(tmp_path / "uninterrupted", graph, None)
+    expected, runs, _ = run(tmp_path / "uninterrupted", database, graph, None)
     assert expected["unsettled"] == []
     assert len(set(expected["world"])) == len(expected["world"])
     kills = 0
@@ -81,7 +87,7 @@ def test_a_kill_at_any_point_changes_nothing(graph: str, tmp_path: Path) -> None
         for point in POINTS:
             for count in range(1, 100):
                 where = (worker, f"{point}@{count}")
-                seen, _, killed = run(tmp_path / f"{worker}-{point}-{count}", graph, where)
+                seen, _, killed = run(tmp_path / f"{worker}-{point}-{count}", database, graph, where)
                 if not killed:
                     break
                 kills += 1
