@@ -128,6 +128,30 @@ def prune(
     return pruned
 
 
+def remove_all(
+    store: Store, job_ids: Sequence[int], rules: Rules, *, now: int, ended_before: Mapping[str, int]
+) -> list[Job]:
+    """Delete these jobs as `remove` does, in batches.
+
+    Args:
+        store: The record.
+        job_ids: Row ids of the jobs.
+        rules: How long their keys are known.
+        now: UTC milliseconds.
+        ended_before: By status, when a job must have ended, UTC milliseconds.
+
+    Returns:
+        The jobs that were deleted.
+    """
+    batch = partial(remove, now=now, key_days=rules.key_days, ended_before=ended_before)
+    tables = store.database.checkpoint_tables
+    deleted: list[Job] = []
+    for start in range(0, len(job_ids), BATCH):
+        ids = job_ids[start : start + BATCH]
+        deleted += store.write(partial(batch, job_ids=ids, checkpoint_tables=tables)).result()
+    return deleted
+
+
 def remove(
     connection: Connection,
     job_ids: Sequence[int],

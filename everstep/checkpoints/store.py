@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
-from everstep.checkpoints import answers, budgets, canonical, payload, retention
+from everstep.checkpoints import answers, budgets, canonical, dead_letters, payload, retention
 from everstep.checkpoints import effects as ledger
 from everstep.checkpoints import jobs as queue
 from everstep.checkpoints import reviews as questions
@@ -331,14 +331,14 @@ class Store:
         """
         return self._change(queue.cancel, public_id, by)
 
-    def redrive(self, public_id: str, *, by: str | None = None) -> Job:
-        """Retry a failed job from its last checkpoint, or let one that waits for its backoff run now.
+    def redrive(self, public_id: str, *, by: str | None = None, only_failed: bool = False) -> Job:
+        """Retry a failed job from its last checkpoint; or, unless `only_failed`, let one in backoff run now.
 
         Raises:
             JobNotFound: No job, or more than one, fits.
             JobStateConflict: The job is in no state to be retried.
         """
-        return self._change(queue.redrive, public_id, by)
+        return self._change(dead_letters.redrive if only_failed else queue.redrive, public_id, by)
 
     def set_budget(
         self, public_id: str, limits: Mapping[str, Any], *, by: str | None = None

@@ -154,7 +154,7 @@ def history(job_id: str, limit: int, store_url: str, as_json: bool) -> None:
     """List a job's checkpoints, newest first: where it can be resumed and looked at."""
     with opened(store_url) as store:
         job = store.job(job_id)
-        rows = list(_checkpoints(store, job, limit))
+        rows = list(checkpoints(store, job, limit))
     if as_json:
         print_json(rows)
         return
@@ -169,7 +169,8 @@ def history(job_id: str, limit: int, store_url: str, as_json: bool) -> None:
         )
 
 
-def _checkpoints(store: Store, job: Job, limit: int) -> Any:
+def checkpoints(store: Store, job: Job, limit: int) -> Any:
+    """A job's checkpoints, newest first, as `history --json` gives them."""
     from everstep.checkpoints.saver import StepSaver
 
     for saved in StepSaver(store).list({"configurable": {"thread_id": job.thread_id}}, limit=limit):

@@ -1,0 +1,126 @@
+"""What `everstep dlq` shows of a dead letter: as JSON, whose fields other programs rely on, and for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everstep.cli.jobs import checkpoints
+from everstep.cli.views import effect_view, job_view, review_view, text
+from everstep.clock import rfc3339
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.jobs import Job
+    from everstep.checkpoints.store import Store
+
+STEPS = 5
+LEGS = 5
+
+
+def letter_view(job: Job) -> dict[str, Any]:
+    """A dead letter, as `dlq --json` gives it."""
+    whole = job_view(job)
+    error = whole["error"] or {"code": "unknown", "message": ""}
+    announced = job.announced_at if job.announced_at is not None and job.announced_at > 0 else None
+    return {
+        **{name: whole[name] for name in ("id", "graph", "status", "step", "node", "attempts", "idempotency_key")},
+        "ended_by": error["code"] if job.cancel_requested_at is not None else "error",
+        "error": {name: error.get(name) for name in ("code", "type", "message", "step", "node")},
+        "failed_at": whole["updated_at"],
+        "announced_at": rfc3339(announced),
+    }
+
+
+def evidence_view(store: Store, job: Job) -> dict[str, Any]:
+    """All that is known of a dead letter, as `dlq show --json` gives it."""
+    from everstep.observability.identity import trace_id
+
+    whole = job_view(job)
+    error: dict[str, Any] = whole["error"] or {}
+    legs = range(job.claim_no, max(job.claim_no - LEGS, 0), -1)
+    return {
+        **letter_view(job),
+        "input": whole["input"],
+        "error": error,
+        "chain": error.get("chain", []),
+        "steps": list(checkpoints(store, job, STEPS)),
+        "effects": [effect_view(effect) for effect in store.effects(job)],
+        "reviews": [review_view(review, job.public_id) for review in store.reviews(job)],
+        "evidence": store.evidence(job),
+        "events": store.events(job),
+        "session": job.thread_id,
+        "traces": [{"leg": leg, "trace_id": trace_id(job.public_id, leg)} for leg in legs],
+        "next_actions": _next_actions(job, error),
+    }
+
+
+def _next_actions(job: Job, error: dict[str, Any]) -> list[str]:
+    advice = str(error.get("next_step") or "")
+    again = f"everstep dlq redrive {job.public_id}"
+    first = [advice] if advice and f"everstep retry {job.public_id}" not in advice else []
+    return [
+        *first,
+        f"when the cause is mended, go on from step {job.step}: {again}",
+        f"or delete it, its key stays known: everstep dlq purge {job.public_id}",
+    ]
+
+
+def print_letter(view: dict[str, Any]) -> None:
+    """Write what `evidence_view` gave for a person."""
+    click.echo(f"job        {view['id']}  {click.style('failed', fg='red', bold=True)} at {view['failed_at']}")
+    click.echo(f"graph      {view['graph']}, step {view['step']}" + (f", in {view['node']}" if view["node"] else ""))
+    click.echo(f"ended by   {view['ended_by']}; {view['attempts']} attempts")
+    click.echo(f"announced  {view['announced_at'] or 'no'}")
+    click.echo(f"input      {text(view['input'])}")
+    links = view["chain"] or [view["error"]]
+    sections: list[tuple[str, list[str]]] = [
+        ("what went wrong", [line for link in links if link for line in _link(link)]),
+        (
+            "last steps",
+            [
+                f"{step['created_at']}  step {step['step']}  next: {', '.join(step['next']) or '-'}"
+                for step in view["steps"]
+            ],
+        ),
+        (
+            "effects",
+            [
+                f"{one['state']:<9}  {one['name']} {text(one['arguments'], 80)}  calls {one['calls']}"
+                for one in view["effects"]
+            ],
+        ),
+        (
+            "reviews",
+            [f"{one['id']}  {one['kind']}: {one['status']}  {text(one['value'], 100)}" for one in view["reviews"]],
+        ),
+        ("evidence", [line for row in view["evidence"] for line in _kept(row)]),
+        ("traces", [f"leg {trace['leg']}: {trace['trace_id']}" for trace in view["traces"]]),
+        ("next", view["next_actions"]),
+    ]
+    for title, lines in sections:
+        if lines:
+            click.secho(f"\n{title}", bold=True)
+            for line in lines:
+                click.echo(f"  {line}")
+
+
+def _link(link: dict[str, Any]) -> list[str]:
+    where = f"    at {text(link['where'], 300)}" if link.get("where") else ""
+    return [
+        line
+        for line in (f"{link.get('type') or link.get('code')}: {text(link.get('message', ''), 500)}", where)
+        if line
+    ]
+
+
+def _kept(row: dict[str, Any]) -> list[str]:
+    """A row of evidence; what verification commands wrote, as they wrote it."""
+    detail: dict[str, Any] = {**row["detail"]}
+    detail.pop("chain", None)
+    commands = detail.pop("results", [])
+    lines = [f"{row['at']}  {row['kind']}, start {row['claim_no']}: {text(detail, 300)}"]
+    for command in commands:
+        lines.append(f"  $ {command['command']}  (exit code {command['exit_code']})")
+        lines.extend(f"    {line}" for line in str(command["output"]).splitlines())
+    return lines

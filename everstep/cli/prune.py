@@ -1,0 +1,122 @@
+"""`everstep prune`: delete jobs that ended long ago, and keys that need not be known any more."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from everstep.cli.confirm import require_consent, yes_option
+from everstep.cli.options import config_option, json_option, opened, store_option
+from everstep.cli.views import print_json
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.retention import Pruned, Rules
+
+days = click.FloatRange(min=0)
+
+
+@click.command()
+@click.option("--done-days", type=days, help="Keep done jobs this many days; from everstep.toml, or 30.")
+@click.option("--failed-days", type=days, help="Keep failed jobs this many days; from everstep.toml, or 90.")
+@click.option("--key-days", type=days, help="Know the keys of deleted jobs this many days; from everstep.toml, or 365.")
+@click.option("--graph", metavar="NAME", help="Only jobs of this graph.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be deleted.")
+@click.option("--vacuum", is_flag=True, help="Then give the room back to the disk; nobody can write meanwhile.")
+@yes_option
+@config_option
+@store_option
+@json_option
+def prune(
+    done_days: float | None,
+    failed_days: float | None,
+    key_days: float | None,
+    graph: str | None,
+    dry_run: bool,
+    vacuum: bool,
+    yes: bool,
+    config_path: Path,
+    store_url: str,
+    as_json: bool,
+) -> None:
+    """Delete jobs that ended long ago, each with its checkpoints, effects, reviews and evidence.
+
+    How long things are kept is read from [retention] in the everstep.toml beside --config; options win. The key of a
+    deleted job is known for --key-days: the same submission is told what became of it, and does nothing again.
+
+    \b
+      everstep prune --dry-run                 what would go
+      everstep prune --yes                     from cron, beside workers
+      everstep prune --done-days 7 --vacuum    and make the file smaller, while workers are idle
+    """  # noqa: D301
+    from everstep.checkpoints import space
+    from everstep.checkpoints.retention import Rules
+    from everstep.graphs.policies import read_policies
+
+    configured = read_policies(config_path).retention
+    rules = Rules(
+        done_days=configured.done_days if done_days is None else done_days,
+        failed_days=configured.failed_days if failed_days is None else failed_days,
+        key_days=configured.key_days if key_days is None else key_days,
+        graph=graph,
+    )
+    with opened(store_url) as store:
+        planned = store.prune(rules, dry_run=True)
+        if not as_json:
+            click.echo(f"{store.database.label}: {_what(planned, rules)}", err=True)
+        before = space.measure(store)
+        done, emptied = planned, False
+        if not dry_run:
+            if any((*planned.jobs.values(), planned.keys)):
+                require_consent(f"Delete {sum(planned.jobs.values())} jobs and {planned.keys} keys?", yes=yes)
+                done = store.prune(rules, progress=_progress(sum(planned.jobs.values())))
+            if vacuum:
+                space.vacuum(store)
+            emptied = space.truncate_log(store)
+        after = space.measure(store)
+    view: dict[str, Any] = {
+        "dry_run": dry_run,
+        "done_days": rules.done_days,
+        "failed_days": rules.failed_days,
+        "key_days": rules.key_days,
+        "graph": graph,
+        "jobs": done.jobs,
+        "kept": done.kept,
+        "keys": done.keys,
+        "bytes": {"before": before.taken, "after": after.taken, "free": after.free},
+        "log_emptied": emptied,
+        "vacuumed": vacuum and not dry_run,
+    }
+    if as_json:
+        print_json(view)
+    elif not dry_run:
+        click.echo(_result(view))
+
+
+def _what(planned: Pruned, rules: Rules) -> str:
+    parts = [
+        f"{planned.jobs['done']} done jobs older than {rules.done_days:g} days",
+        f"{planned.jobs['failed']} failed ones older than {rules.failed_days:g}",
+        f"{planned.keys} keys whose time is over",
+    ]
+    kept = f" ({planned.kept} stay, because a parent or child of them has not ended)" if planned.kept else ""
+    return ", ".join(parts) + kept
+
+
+def _progress(total: int) -> Any:
+    def tell(so_far: Pruned) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"\rdeleted {sum(so_far.jobs.values())} of {total} jobs", nl=False, err=True)
+
+    return tell
+
+
+def _result(view: dict[str, Any]) -> str:
+    size = view["bytes"]
+    line = f"deleted {view['jobs']['done']} done and {view['jobs']['failed']} failed jobs, and {view['keys']} keys"
+    line += f"; the record takes {size['after'] / 1e6:.1f} MB, {size['before'] / 1e6:.1f} MB before"
+    if size["free"]:
+        line += f"; {size['free'] / 1e6:.1f} MB of it are free to be used again (--vacuum gives them back)"
+    return ("\n" if sys.stderr.isatty() else "") + line
