@@ -62,7 +62,7 @@ class Judgement:
 
     Attributes:
         kind: `done`; `returned`, with the `next_input` of its graph; or `review`, with a `question`.
-        evidence: What is kept of it.
+        evidence: What is kept of it; empty if nothing was judged.
         reason: In a few words.
     """
 
@@ -106,7 +106,7 @@ async def judge(store: Store, job: Job, finished: Finished, control: RunControl)
 
     asked, in_doubt = await store.aread(of_job)
     if in_doubt:  # a person is asked about them first; what they say may change what is verified
-        return Judgement("done", {"outcome": "not judged: an effect's outcome is unknown"}, "")
+        return Judgement("done", {}, "finished")
     if control.drain_requested:
         return None
     stop = threading.Event()

@@ -78,7 +78,7 @@ def settle(
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
     if outcome.kind not in ("released", "cancelled"):
         services.passed(connection, current, now=now, but=_service_out(outcome))
-    if outcome.judgement is not None:
+    if outcome.judgement is not None and outcome.judgement.evidence:
         detail = json.dumps(outcome.judgement.evidence)
         connection.execute(
             insert(evidence).values(job_id=job.id, claim_no=job.claim_no, kind="acceptance", detail_json=detail, at=now)

@@ -16,7 +16,7 @@ from langgraph.graph import START, StateGraph
 
 from everstep import effect
 from everstep.checkpoints.jobs import Job
-from everstep.checkpoints.policy import Acceptance, JobPolicy
+from everstep.checkpoints.policy import Acceptance, Budget, JobPolicy
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
@@ -25,7 +25,7 @@ from everstep.runtime.worker import Worker
 from tests.support.accepted import Agent, Talk, enqueue, outcomes, write
 from tests.support.jobs import chain, moves, work
 from tests.support.outside import happened, note
-from tests.support.record import claim
+from tests.support.record import begin_effect, claim
 from tests.support.repositories import git
 from tests.support.waiting import PATIENCE, until
 
@@ -322,20 +322,33 @@ def test_effects_of_the_next_round_are_their_own(store: Store, folder: Path) -> 
 def test_nothing_is_judged_while_an_effect_is_in_doubt(store: Store, folder: Path) -> None:
     """A person says what became of the effect first; then the commands run."""
 
-    @effect("world.doubtful")
-    def doubtful() -> str:
-        raise ConnectionResetError("it may have arrived")
-
     def node(state: Talk) -> Talk:
-        return {"messages": [{"role": "assistant", "content": doubtful()}]}
+        begin_effect(store, store.jobs()[0])  # as of an earlier leg, whose code asked for it
+        return {"messages": [{"role": "assistant", "content": "done"}]}
 
     job = enqueue(store, folder, FAILS, returns=0)
     work(store, chain(node, schema=Talk))
     review = asked(store, job)
-    assert (review.kind, outcomes(store, job)) == ("effect", [])
+    assert (review.kind, outcomes(store, job), happened(str(folder / "runs"))) == ("effect", [], [])
     store.answer(review.public_id, "approve", value="arrived")
     work(store, chain(node, schema=Talk))
     assert (asked(store, job).kind, happened(str(folder / "runs"))) == ("policy", ["run"])
+
+
+def test_a_budget_that_ends_with_the_last_step_does_not_keep_a_job_from_its_acceptance(
+    store: Store, folder: Path
+) -> None:
+    """A graph that finished uses nothing more: it is verified, and given back it waits for the budget to be raised."""
+    agent = Agent(NOTHING, write(made="good"))
+    acceptance = Acceptance(verify=("test -e made",), workdir=str(folder))
+    given = {"messages": [{"role": "user", "content": "build it"}], "folder": str(folder)}
+    job = store.enqueue("graph", given, policy=JobPolicy(budget=Budget(steps=1), acceptance=acceptance)).job
+    work(store, agent.graph)
+    assert (outcomes(store, job), asked(store, job).kind, len(agent.told)) == (["returned"], "budget", 1)
+    store.answer(asked(store, job).public_id, "approve", value={"steps": 20})
+    work(store, agent.graph)
+    assert result(store, job)
+    assert (agent.told[1][0], len(agent.told[1]), len(agent.told)) == ("build it", 2, 2)
 
 
 @pytest.mark.both_databases
