@@ -2,9 +2,10 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .venv-bench/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check format lock clean
+.PHONY: help setup demo test lint check format bench lock clean
 
 help: ## Tell what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,11 +35,18 @@ format: $(READY) ## Rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+bench: $(READY) $(PEERS) ## Measure against peers and write docs/benchmarks.md (about half an hour); QUICK=1 for a short look, ONLY=scenario,…
+	@$(BIN)/python -m bench $(if $(QUICK),--scale quick) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK)$(ONLY),,--write)
+
+$(PEERS): bench/requirements.txt scripts/setup-bench
+	@sh scripts/setup-bench .venv-bench
+	@touch $@
+
 lock: ## Resolve pyproject.toml into requirements.lock again, with the newest versions allowed (needs uv)
 	@command -v uv > /dev/null || { echo "make lock needs uv: python3 -m pip install uv" >&2; exit 1; }
 	@uv pip compile pyproject.toml --quiet --upgrade --all-extras --group dev --universal --python-version 3.11 \
 		--generate-hashes --custom-compile-command "make lock" --output-file requirements.lock
 
 clean: ## Remove what was built, .venv included
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache everstep-demo
+	rm -rf .venv .venv-bench bench/results.json bench/.work-* build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache everstep-demo
 	find everstep tests -name __pycache__ -type d -prune -exec rm -rf {} +
