@@ -39,6 +39,8 @@ JOB: dict[str, tuple[type, ...]] = {
     "updated_at": TEXT,
     "input_tokens": NUMBER,
     "output_tokens": NUMBER,
+    "budget": (dict,),
+    "parent": MAYBE_TEXT,
     "input": ANY,
     "error": (dict, type(None)),
     "result": ANY,
