@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ import pytest
 from everstep import verify
 from everstep.checkpoints.store import Store
 from everstep.errors import VerificationFailed
-from everstep.nodes.verify import OUTPUT_BYTES
+from everstep.nodes.verify import OUTPUT_BYTES, Stopped, run_commands
 from tests.support.jobs import chain, run
+from tests.support.waiting import until
 
 PYTHON = sys.executable
 
@@ -147,3 +150,45 @@ def test_gits_own_variables_do_not_reach_the_commands(monkeypatch: pytest.Monkey
     """A worker started by a git hook verifies the folder it is told, not the repository of the hook."""
     monkeypatch.setenv("GIT_DIR", "/somewhere/else")
     assert verify(python('import os; print(os.environ.get("GIT_DIR"))')).results[0].output.strip() == "None"
+
+
+def test_commands_can_be_stopped_from_another_thread(tmp_path: Path) -> None:
+    """Told to stop, the command under way is killed with its children, no other begins, and there is no outcome."""
+    stop = threading.Event()
+    commands = ["sh -c 'sleep 600 & echo $! > pid; wait'", "touch next"]
+    with ThreadPoolExecutor(1) as threads:
+        work = threads.submit(run_commands, commands, cwd=tmp_path, timeout=600, stop=stop)
+        child = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+        stop.set()
+        with pytest.raises(Stopped):
+            work.result(60)
+    until(lambda: not _runs(child), "the end of the child")
+    assert not (tmp_path / "next").exists()
+    with pytest.raises(Stopped):
+        run_commands(["touch next"], cwd=tmp_path, timeout=600, stop=stop)
+    assert not (tmp_path / "next").exists()
+
+
+def test_what_left_the_process_group_does_not_hold_up_the_outcome(tmp_path: Path) -> None:
+    """A daemon that holds the pipe of a command that was killed is not waited for without end."""
+    outcome = verify(
+        "sh -c 'echo begun; setsid sleep 60 & echo $! > pid; sleep 600'", cwd=tmp_path, timeout=0.5, check=False
+    )
+    assert (outcome.results[0].exit_code, outcome.results[0].output.split()[0]) == (124, "begun")
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_credentials_are_left_out_of_the_output() -> None:
+    """Credentials of an unmistakable form are replaced, also where the cut of a long output would halve one."""
+    token = "ghp_" + "a1" * 18
+    padding = "x" * (OUTPUT_BYTES - 10)
+    outcome = verify(python(f'print("{token} {padding}")'))
+    assert "a1a1" not in outcome.results[0].output
+    outcome = verify(python(f'print("token {token}")'))
+    assert outcome.results[0].output == "token ***\n"
+    assert token not in outcome.results[0].command
+
+
+def test_a_folder_whose_name_cannot_be_is_a_failed_verification() -> None:
+    """A folder's name with a NUL byte is a failure like any other that keeps a command from starting."""
+    assert verify("true", cwd="a\0b", check=False).results[0].exit_code == 127
