@@ -42,6 +42,7 @@ class Model:
     claim_no: int = 0
     attempts: int = 0
     failures: int = 0
+    deaths: int = 0
     moved: bool = True
     lease_until: int = 0
     due: int = 0
@@ -52,7 +53,12 @@ class Model:
 
     def fail(self) -> None:
         """A start ended without a result: one more in a row, or the first after progress."""
-        self.failures = 1 if self.moved else self.failures + 1
+        self.failures, self.deaths = (1, 0) if self.moved else (self.failures + 1, self.deaths)
+        self.moved = False
+
+    def die(self) -> None:
+        """The worker of a start vanished: one death more in a row, or the first after progress; no failure."""
+        self.failures, self.deaths = (0, 1) if self.moved else (self.failures, self.deaths + 1)
         self.moved = False
 
 
@@ -106,6 +112,8 @@ class JobLife(RuleBasedStateMachine):
             return False
         self.store.write(operation).result()
         self.model.holder = None
+        if outcome.kind != "released" or self.model.cancel_wished:
+            self.model.deaths = 0
         return True
 
     def holds_claim(self, believed: Job) -> bool:
@@ -154,10 +162,11 @@ class JobLife(RuleBasedStateMachine):
         if expired and model.cancel_wished:
             assert got == []
             self.cancelled()
+            model.deaths = 0
             return
         if expired:
-            model.fail()
-        if expired and model.failures >= MAX_ATTEMPTS:
+            model.die()
+        if expired and model.deaths >= MAX_ATTEMPTS:
             assert got == []
             model.status = "review" if model.in_flight else "failed"
         elif due or expired:
@@ -309,6 +318,7 @@ class JobLife(RuleBasedStateMachine):
             model.status, model.due, model.attempts = "pending", self.clock.now_ms(), max(model.attempts - 1, 0)
         else:
             model.fail()
+            model.deaths = 0
             again = kind == "retry" and model.failures < MAX_ATTEMPTS
             model.status = "retry" if again else "review" if kind == "review" or model.in_flight else "failed"
             if again:
@@ -351,7 +361,7 @@ class JobLife(RuleBasedStateMachine):
             elif decision == "reject" and review.kind == "error":
                 self.cancelled()
             elif not doubted:  # whether to go on at all is no longer asked
-                model.status, model.due, model.failures = "pending", self.clock.now_ms(), 0
+                model.status, model.due, model.failures, model.deaths = "pending", self.clock.now_ms(), 0, 0
                 model.attempts -= review.kind != "error"
         with pytest.raises(ReviewAnswered):
             self.store.answer(review.public_id, "approve")
@@ -375,7 +385,7 @@ class JobLife(RuleBasedStateMachine):
         """A person retries the job, and a worker finds it."""
         model = self.model
         self.store.redrive(self.job.public_id)
-        model.failures, model.cancel_wished = 0, False
+        model.failures, model.deaths, model.cancel_wished = 0, 0, False
         model.status, model.due = "pending", self.clock.now_ms()
         self.try_to_claim(worker)
 
@@ -414,7 +424,7 @@ class JobLife(RuleBasedStateMachine):
     def _is_as_the_model(self, job: Job) -> None:
         model = self.model
         assert (job.status, job.attempts, job.claim_no) == (model.status, model.attempts, model.claim_no)
-        assert job.failures == model.failures
+        assert (job.failures, job.worker_deaths) == (model.failures, model.deaths)
         assert job.leased_by == (model.holder if model.status == "running" else None)
         assert (job.lease_until is not None) == (model.status == "running")
 
