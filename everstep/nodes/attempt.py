@@ -7,7 +7,7 @@ no attempt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +21,21 @@ from everstep.checkpoints.store import Store
 from everstep.errors import EffectInterrupted
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A call among equal ones of the same run of a node's body.
+
+    Attributes:
+        number: Which of them it is, from 0.
+        overlaps: Whether the function of one before it was under way when it was asked for.
+        beginning: Of those before it that were neither called nor over then: what tells whether they were called.
+    """
+
+    number: int = 0
+    overlaps: bool = False
+    beginning: tuple[Future[bool], ...] = ()
 
 
 def _nothing() -> dict[str, Any]:
@@ -72,25 +87,30 @@ class Attempt:
     _in_flight: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
     _places: dict[str, str] = field(default_factory=dict[str, str])
     _called: set[str] = field(default_factory=set[str])
-    _beginning: dict[str, Future[None]] = field(default_factory=dict[str, Future[None]])
+    _beginning: dict[str, Future[bool]] = field(default_factory=dict[str, Future[bool]])
     _calls: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     _lock: Lock = field(default_factory=Lock)
 
-    def take(self, body: Any, call: tuple[str, ...], key_of: Callable[[int], str]) -> int:
+    def take(self, body: Any, call: tuple[str, ...], key_of: Callable[[int], str]) -> Turn:
         """Number a call among equal ones, from 0, within one run of a node's body.
 
         Args:
             body: An object that lives as long as that run; the same task run again, also in this attempt, has another.
             call: What makes calls equal.
             key_of: The effect's key by its number.
+
+        Returns:
+            Its number, and which equal calls before it are not over at this moment: they may end before anyone looks.
         """
         with self._lock:
             self._bodies[id(body)] = body  # kept, so that no other object can get its id
             taken = self._taken.setdefault((id(body), *call), set())
             number = next(number for number in range(len(taken) + 1) if number not in taken)
             taken.add(number)
+            earlier = [key_of(other) for other in range(number)]
+            beginning = [self._beginning[key] for key in earlier if key in self._beginning]
             self._beginning.setdefault(key_of(number), Future())
-            return number
+            return Turn(number, any(key in self._called for key in earlier), tuple(beginning))
 
     def ask(self, key: str, body: tuple[int, str]) -> None:
         """Note that a run of a node's body asks for an effect."""
@@ -113,28 +133,18 @@ class Attempt:
         with self._lock:
             self._taken[(id(body), *call)].discard(number)
 
-    def beginning(self, keys: Iterable[str]) -> Future[None] | None:
-        """Of one of these effects that is neither called nor over: what resolves when it is."""
-        with self._lock:
-            return next((self._beginning[key] for key in keys if key in self._beginning), None)
-
     def call(self, key: str) -> None:
         """The function of an effect is called now."""
         with self._lock:
             self._called.add(key)
-        self.begun(key)
+        self.begun(key, called=True)
 
-    def begun(self, key: str) -> None:
+    def begun(self, key: str, *, called: bool = False) -> None:
         """The effect is called, or will not be."""
         with self._lock:
             begun = self._beginning.pop(key, None)
         if begun is not None:
-            begun.set_result(None)
-
-    def is_called(self, keys: Iterable[str]) -> bool:
-        """Whether the function of any of these effects is under way."""
-        with self._lock:
-            return any(key in self._called for key in keys)
+            begun.set_result(called)
 
     def end_task(self, task_id: str) -> None:
         """A task's output is about to be stored.

@@ -40,7 +40,7 @@ class Call:
 class Wait:
     """Wait for another call's end."""
 
-    end: Future[None]
+    end: Future[Any]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class NotBegun(EffectInvalid):
     """The call was refused before it did anything."""
 
 
-def _wait(end: Future[None]) -> None:
+def _wait(end: Future[Any]) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -18,7 +18,7 @@ from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import loose_digest
 from everstep.errors import EffectInterrupted, EffectInvalid, EffectRejected, EverstepError
 from everstep.nodes import arguments, replays
-from everstep.nodes.attempt import Attempt
+from everstep.nodes.attempt import Attempt, Turn
 from everstep.nodes.effect_drivers import Call, NotBegun, Pause, Step, Steps, Wait, Write
 from everstep.observability import tracing
 
@@ -97,9 +97,11 @@ def steps(
 
 def _first_of_its_kind(attempt: Attempt, declaration: Declaration, identity: _Identity) -> Steps:
     """End the attempt if an equal call of the same node is under way, which its caller may have given up."""
-    while (beginning := attempt.beginning(identity.earlier)) is not None:
+    overlaps = identity.turn.overlaps
+    for beginning in identity.turn.beginning:
         yield Wait(beginning)
-    if not attempt.is_called(identity.earlier):
+        overlaps = overlaps or beginning.result()
+    if not overlaps:
         return
     reason = EffectInterrupted(
         f"effect {declaration.name} is called again while an equal call of the same node is under way;"
@@ -197,9 +199,8 @@ class _Identity:
         key: The effect's key.
         body: The run of the node's body it is made in.
         call: What it shares with equal calls there.
-        number: Which of them it is.
+        turn: Which of them it is, and which of those before it were not over when it was asked for.
         place: The namespace of the task.
-        earlier: The keys of the equal calls before it.
         asked: What an earlier run is looked through for; None where a business key tells what is the same.
     """
 
@@ -207,15 +208,14 @@ class _Identity:
     key: str
     body: Any = None
     call: tuple[str, ...] = ()
-    number: int = 0
+    turn: Turn = field(default_factory=Turn)
     place: str = ""
-    earlier: tuple[str, ...] = ()
     asked: replays.Asked | None = None
 
     def give_back(self, attempt: Attempt) -> None:
         """The call surely did not happen."""
         if self.call:
-            attempt.give_back(self.body, self.call, self.number)
+            attempt.give_back(self.body, self.call, self.turn.number)
 
 
 def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any], tool_call_id: str | None) -> _Identity:
@@ -247,13 +247,13 @@ def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any],
     def key_of(number: int) -> str:
         return arguments.effect_key(attempt.job_key, name, digest, place, number)
 
-    number = attempt.take(at.body, call, key_of)
-    *earlier, key = [key_of(n) for n in range(number + 1)]
+    turn = attempt.take(at.body, call, key_of)
+    key = key_of(turn.number)
     body = (id(at.body), at.node_attempt)
     attempt.ask(key, body)
     # A replay that finds the effect around this one does not ask for it again.
     asked = None if _calling.get() is not None else replays.Asked(key, name, digest, at.place, body)
-    return _Identity(plain, key, at.body, call, number, at.place, tuple(earlier), asked)
+    return _Identity(plain, key, at.body, call, turn, at.place, asked)
 
 
 def _settle_unknown(

@@ -18,9 +18,11 @@ from everstep import EffectRejected, effect
 from everstep.checkpoints.store import Store
 from everstep.errors import EffectInvalid
 from everstep.nodes import effect_life
+from everstep.nodes.attempt import Attempt, Turn
 from tests.support.jobs import Log, chain, result, run, work
 from tests.support.outside import Once
-from tests.support.waiting import PATIENCE
+from tests.support.record import Gate
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.both_databases
 
@@ -215,6 +217,54 @@ def test_a_time_limit_around_a_blocking_effect_does_it_once(store: Store, world:
     assert result(store, job) == ["mailed ada"]
     assert world == ["ada"]
     assert begun.is_set()
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["over before anyone looks", "under way"])
+def test_a_call_given_up_before_its_intent_was_written_is_not_made_twice(
+    store: Store, world: list[Any], monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    """While the record stands, an equal call waits until the one before it is called: then the attempt ends."""
+    turns: list[int] = []
+    gates: list[Gate] = []
+    ended = threading.Event()
+    take, block = Attempt.take, Attempt.block
+
+    def taking(self: Attempt, *call: Any) -> Turn:
+        turn = take(self, *call)
+        turns.append(turn.number)
+        if turn.number == 1 and gates:
+            threading.Timer(0.3, gates.pop().open).start()  # time to do wrong
+        return turn
+
+    def blocking(self: Attempt, reason: BaseException) -> None:
+        block(self, reason)
+        ended.set()
+
+    monkeypatch.setattr(Attempt, "take", taking)
+    monkeypatch.setattr(Attempt, "block", blocking)
+
+    @effect("mail")
+    def mail(to: str) -> str:
+        world.append(to)
+        assert quick or ended.wait(PATIENCE)
+        return f"mailed {to}"
+
+    first_run = [True]
+
+    async def node(_state: Log) -> Log:
+        if first_run:
+            first_run.clear()
+            gates.append(await asyncio.to_thread(Gate, store))
+            given_up = asyncio.create_task(asyncio.to_thread(mail, "ada"))
+            await asyncio.to_thread(until, lambda: turns, "the first call")
+            given_up.cancel()  # its thread goes on
+        return {"log": [await asyncio.to_thread(mail, "ada")]}
+
+    job = run(store, chain(node))
+    assert result(store, job) == ["mailed ada"]
+    assert world == ["ada"]
+    assert turns[:2] == [0, 1]
+    assert [(found.state, found.calls) for found in store.effects(job)] == [("confirmed", 1)]
 
 
 def test_equal_calls_at_once_are_each_made(store: Store, world: list[Any]) -> None:
