@@ -94,6 +94,8 @@ def _print_job(view: dict[str, Any]) -> None:
     click.echo(f"step       {view['step']}" + (f", next: {view['node']}" if view["node"] else ""))
     failures = f"{view['failures']} of {view['max_attempts']} failures in a row without progress"
     click.echo(f"attempts   {view['attempts']}; {failures}; started {view['claim_no']} times")
+    if view["worker_deaths"] or view["suspect"]:
+        click.echo(f"apart      runs in a process of its own; {view['worker_deaths']} of its processes died in a row")
     if view["leased_by"]:
         click.echo(f"lease      {view['leased_by']} until {view['lease_until']}")
     click.echo(f"tokens     {view['input_tokens']} in, {view['output_tokens']} out")

@@ -54,6 +54,8 @@ def job_view(job: Job, account: Account | None = None) -> dict[str, Any]:
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
         "failures": job.failures,
+        "worker_deaths": job.worker_deaths,
+        "suspect": job.suspect > 0,
         "step": job.step,
         "node": job.node,
         "priority": job.priority,

@@ -24,6 +24,8 @@ JOB: dict[str, tuple[type, ...]] = {
     "attempts": NUMBER,
     "max_attempts": NUMBER,
     "failures": NUMBER,
+    "worker_deaths": NUMBER,
+    "suspect": (bool,),
     "step": NUMBER,
     "node": MAYBE_TEXT,
     "priority": NUMBER,
