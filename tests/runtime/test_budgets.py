@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import ReviewAnswerInvalid
 from everstep.graphs.policies import Policies
+from everstep.runtime import spending
 from everstep.runtime.spending import BEAT_MS
 from everstep.runtime.worker import Worker
 from tests.support.jobs import Log, chain, moves, result, work
@@ -274,6 +276,27 @@ def test_a_node_that_fails_has_used_what_it_used(store: Store) -> None:
     assert store.job(job.public_id).run_ms == 0, "the backoff is no time of running"
 
 
+def test_what_was_used_until_a_cancellation_counts(store: Store, clock: ManualClock) -> None:
+    """A leg that ends without a last write has its time and tokens counted when it is settled."""
+    entered = threading.Event()
+
+    async def stands(_state: Log) -> Log:
+        MeteredModel().invoke("x")
+        until(lambda: store.job(job.public_id).input_tokens == 80, "the count of the call")
+        clock.advance(BEAT_MS - 1)
+        entered.set()
+        await asyncio.sleep(PATIENCE)
+        return {"log": ["late"]}
+
+    job = limited(store)
+    at_work = in_thread(lambda: work(store, chain(stands), lease=0.3))
+    assert entered.wait(PATIENCE)
+    store.cancel(job.public_id)
+    at_work.join(PATIENCE)
+    ended = store.job(job.public_id)
+    assert (ended.status, ended.run_ms, ended.input_tokens) == ("failed", BEAT_MS - 1, 80)
+
+
 def test_the_cost_that_a_provider_tells_is_taken(store: Store) -> None:
     """A cost in the answer's usage counts, also against prices that say otherwise."""
     told = {"token_usage": {"cost": 0.25}}
@@ -340,6 +363,7 @@ def test_a_model_that_tells_no_usage_under_a_token_budget(store: Store) -> None:
 
 def _counted(url: str, bodies: str, crash_at: str | None) -> None:
     crash_points.arm(crash_at)
+    spending.BEAT_MS = 10**9  # no heartbeat helps
     with Store.open(url) as store:
         Worker(store, {"graph": counting(store, bodies)}).run(until_idle=True)
 
