@@ -246,6 +246,7 @@ def test_what_is_not_taken_is_sent_again(store: Store, clock: ManualClock, statu
     assert len({message.headers["webhook-id"] for message in receiver.messages}) == 1
     assert mark(store, job) == clock.now_ms()
     assert len(lines(told)) == 1
+    assert receiver.followed == 0, "a redirect was followed"
 
 
 @pytest.mark.both_databases

@@ -33,6 +33,7 @@ class Receiver:
 
     def __init__(self, *statuses: int) -> None:
         self.messages: list[Message] = []
+        self.followed = 0
         self.asked = threading.Event()
         self._statuses = list(statuses)
         self._over = threading.Event()
@@ -50,6 +51,11 @@ class Receiver:
                 self.send_response(status)
                 self.send_header("location", f"{outer.url}/elsewhere")
                 self.send_header("content-length", "0")
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                outer.followed += 1
+                self.send_response(200)
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
