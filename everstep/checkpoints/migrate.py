@@ -27,6 +27,12 @@ def upgrade(connection: Connection) -> None:
         command.upgrade(settings, HEAD)
 
 
+def version(connection: Connection) -> str | None:
+    """The schema the record has now; another process may have migrated it since it was opened."""
+    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
+    return None if found is None else str(found)
+
+
 def check_version(version: str | None, record: str) -> None:
     """Refuse a schema that is not ours, or newer than this Everstep.
 

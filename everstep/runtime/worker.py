@@ -18,11 +18,11 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, select
 
 from everstep import crash
-from everstep.checkpoints import claims, deaths, jobs
+from everstep.checkpoints import claims, deaths, jobs, migrate
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
-from everstep.errors import StoreUnavailable
+from everstep.errors import StoreTooNew, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
 from everstep.observability import tracing as tracing_module
@@ -101,6 +101,7 @@ class Worker:
         self._limits = self._policies.limits()
         self._probes = Probes(store, self._policies, self._randomness)
         self._outage = RecordOutage()
+        self._too_new: StoreTooNew | None = None
         in_file = self._graphs.configuration is not None
         if isolate and not in_file:
             raise ValueError("isolate needs graphs from a file: Worker(store, GraphCatalogue.from_config(PATH), …)")
@@ -130,6 +131,9 @@ class Worker:
 
         Args:
             until_idle: Return when no job is left that could run without a person.
+
+        Raises:
+            StoreTooNew: A newer Everstep migrated the record meanwhile; the jobs were given back.
         """
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -147,6 +151,8 @@ class Worker:
                 for job in claimed:
                     self._start(job)
                 if self._draining and not self._running:
+                    if self._too_new is not None:
+                        raise self._too_new
                     return
                 if not claimed and not self._draining:
                     await self._probes.ask()
@@ -239,12 +245,18 @@ class Worker:
         except StoreUnavailable as error:
             self._outage.met("claims", error)
             return []
+        except StoreTooNew as error:  # a newer Everstep migrated it meanwhile
+            logger.error("%s; this worker gives its jobs back and ends", error)
+            self._too_new = error
+            self.drain()
+            return []
         self._outage.passed("claims")
         if claimed:
             crash.point("job.claimed")
         return claimed
 
     def _other_workers(self, connection: Connection) -> list[str]:
+        migrate.check_version(migrate.version(connection), self._store.database.label)
         held = select(agent_jobs.c.leased_by).where(agent_jobs.c.status == "running", agent_jobs.c.leased_by != self.id)
         return [str(row[0]) for row in connection.execute(held.distinct())]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -113,6 +114,33 @@ def test_a_server_that_does_not_answer_is_an_error_in_bounded_time() -> None:
     assert "hunter2" not in str(refused.value)
     assert Postgres("postgresql://host/db")._given["connect_timeout"] == "5"  # pyright: ignore[reportPrivateUsage]
     assert Postgres("postgresql://host/db?connect_timeout=1")._given["connect_timeout"] == "1"  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_server_that_says_nothing_is_an_error_in_bounded_time() -> None:
+    """Something takes the connection and never answers, as behind a network that swallows: the wait is bounded too."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(StoreUnavailable, match=place) as refused:
+            Store.open(f"postgresql://me:hunter2@{place}/everstep?connect_timeout=2")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_records_in_schemas_of_one_database_know_nothing_of_each_other(empty: str) -> None:
+    """With a search path of its own in the URL's options, each record has its tables, jobs, workers and threads."""
+    execute(empty, "CREATE SCHEMA one; CREATE SCHEMA two")
+    urls = [f"{empty}&options=-csearch_path%3D{name}" for name in ("one", "two")]
+    with Store.open(urls[0]) as one, Store.open(urls[1]) as two:
+        assert (one.missing_tables(), two.missing_tables()) == ([], [])
+        job, _ = one.enqueue("graph", {"log": [1]})
+        Worker(two, {"graph": chain(lambda _s: {"log": ["two"]})}).run(until_idle=True)
+        assert (two.jobs(), one.job(job.public_id).status) == ([], "pending")
+        Worker(one, {"graph": chain(lambda _s: {"log": ["one"]})}).run(until_idle=True)
+        assert result(one, job) == [1, "one"]
+        saver: Any = one.saver_class(one)
+        assert saver.get_tuple({"configurable": {"thread_id": job.thread_id}}) is not None
+        assert one.read(one.database.size) > two.read(two.database.size) > 0
+    with psycopg.connect(empty) as connection:
+        assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
 
 
 def test_a_record_in_postgres_is_no_file(store: Store) -> None:

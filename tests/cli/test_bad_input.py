@@ -158,3 +158,14 @@ def test_wrong_usage_is_an_error_like_any_other(arguments: tuple[str, ...], says
     assert (as_json.code, as_json.out, as_json.error["code"]) == (64, "", "usage")
     assert "--help" in as_json.error["next_step"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_priority_out_of_range_is_refused_on_both_databases(folder: Folder) -> None:
+    """Below 0, above 10 and what is no whole number exits 64 before the record is looked at, wherever that is."""
+    nowhere = "postgresql://me@127.0.0.1:1/db"
+    for priority in ("-1", "11", "2.5", "high", ""):
+        for store in ("sqlite:///everstep.db", nowhere):
+            ran = folder.run("submit", "count", "--input", "{}", "--store", store, "--priority", priority)
+            is_refused(ran, 64, "usage")
+            assert "--priority" in ran.err
+    assert not (folder.path / "everstep.db").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from tests.cli.folder import Folder, is_refused
@@ -18,8 +19,16 @@ def store() -> Iterator[str]:
         yield url
 
 
-def test_a_life_of_jobs_on_a_shared_record(folder: Folder, store: str) -> None:
-    """Submit, work, review, retry, cancel and look: as on a file, with `--store` or the environment's URL."""
+@pytest.mark.parametrize("schema", [None, "agents"])
+def test_a_life_of_jobs_on_a_shared_record(folder: Folder, store: str, schema: str | None) -> None:
+    """Submit, work, review, retry, cancel and look: as on a file, with `--store` or the environment's URL.
+
+    Also in a schema that the URL's options name; nothing is made in any other.
+    """
+    if schema is not None:
+        with psycopg.connect(store, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {schema}")  # type: ignore[arg-type]
+        store += f"&options=-csearch_path%3D{schema}"
     is_refused(folder.run("jobs", "--store", store), 66, "store_not_found")
     place = ("--store", store)
     done = folder.json("submit", "count", "--input", '{"n": 1}', *place)["id"]
@@ -27,7 +36,7 @@ def test_a_life_of_jobs_on_a_shared_record(folder: Folder, store: str) -> None:
     fails = folder.json("submit", "fails", "--input", "{}", *place)["id"]
     worked = folder.run("worker", "--until-idle", EVERSTEP_STORE=store)
     assert worked.code == 0, worked
-    assert store.split("/")[-1].split("?")[0] in worked.err
+    assert store.split("?")[0].split("/")[-1] in worked.err
     jobs = {job["id"]: job["status"] for job in folder.json("jobs", *place)}
     assert jobs == {done: "done", asks: "review", fails: "failed"}
     assert folder.json("show", done, *place)["result"]["n"] == 2
@@ -42,7 +51,11 @@ def test_a_life_of_jobs_on_a_shared_record(folder: Folder, store: str) -> None:
     findings = {found["check"]: found for found in folder.json("doctor", *place)["findings"]}
     assert findings["record"]["level"] == "ok"
     assert "postgresql://" in findings["record"]["detail"]
+    assert 'everstep_jobs{state="done"} 2' in folder.run("metrics", *place).out.splitlines()
     assert not list(folder.path.glob("*.db*"))
+    with psycopg.connect(store) as connection:
+        made = "SELECT DISTINCT schemaname FROM pg_tables WHERE schemaname !~ '^(pg_|information_schema)'"
+        assert connection.execute(made).fetchall() == [(schema or "public",)]  # type: ignore[arg-type]
 
 
 def test_a_server_that_is_away_is_an_error_with_the_next_step(folder: Folder) -> None:
