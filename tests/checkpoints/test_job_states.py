@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from everstep.checkpoints import claims, effects
+from everstep.checkpoints import budgets, claims, effects
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
-from everstep.checkpoints.reviews import Question, Review
+from everstep.checkpoints.reviews import ENDING, Question, Review
 from everstep.clock import ManualClock
-from everstep.errors import JobStateConflict, ReviewAnswered
+from everstep.errors import JobStateConflict, ReviewAnswered, ReviewAnswerInvalid
 from everstep.runtime.classify import Verdict
 from everstep.runtime.settle import Outcome, settle
 from tests.support.record import claim, record
@@ -340,6 +340,26 @@ class JobLife(RuleBasedStateMachine):
         else:
             self.model.status = "review"
 
+    @precondition(lambda self: any(self.believes.values()))
+    @rule(data=st.data())
+    def use_up_the_budget(self, data: st.DataObject) -> None:
+        """The job used its one token, and stops."""
+        self.idle.clear()
+        worker = data.draw(st.sampled_from([w for w in WORKERS if self.believes[w]]))
+        believed = self.believes[worker]
+        assert believed is not None
+        self.store.set_budget(believed.public_id, {"tokens": 1})
+        used = self.store.write(lambda c: budgets.note(c, believed.id, believed.claim_no, input_tokens=1)).result()
+        assert used == self.holds(worker)
+        value = {"question": "?", "code": "budget_exceeded", "job": believed.public_id, "limit": "tokens"}
+        question = budgets.question(value, believed.claim_no)
+        if not self.settled(worker, Outcome("review", questions=[question])):
+            return
+        if self.model.cancel_wished:
+            self.cancelled()
+        else:
+            self.model.status = "review"
+
     @precondition(lambda self: self.store.reviews())
     @rule(data=st.data(), decision=st.sampled_from(["approve", "reject"]))
     def answer(self, data: st.DataObject, decision: str) -> None:
@@ -347,8 +367,14 @@ class JobLife(RuleBasedStateMachine):
         self.idle.clear()
         review: Review = data.draw(st.sampled_from(self.store.reviews()))
         model, was = self.model, self.model.status
-        doubted = any(other.kind == "error" and other.id != review.id for other in self.store.reviews())
-        self.store.answer(review.public_id, decision, value=None)
+        doubted = any(other.kind in ENDING and other.id != review.id for other in self.store.reviews())
+        value = {"tokens": 2} if (review.kind, decision) == ("budget", "approve") else None
+        if value is not None:
+            before = self.job
+            with pytest.raises(ReviewAnswerInvalid):
+                self.store.answer(review.public_id, decision)
+            assert self.job == before
+        self.store.answer(review.public_id, decision, value=value)
         if review.kind == "effect":
             model.in_flight.discard(review.subject)
             if decision == "approve":
@@ -358,7 +384,7 @@ class JobLife(RuleBasedStateMachine):
             if model.cancel_wished:
                 if not model.in_flight:
                     model.status = "failed"
-            elif decision == "reject" and review.kind == "error":
+            elif decision == "reject" and review.kind in ENDING:
                 self.cancelled()
             elif not doubted:  # whether to go on at all is no longer asked
                 model.status, model.due, model.failures, model.deaths = "pending", self.clock.now_ms(), 0, 0
