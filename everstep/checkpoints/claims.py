@@ -29,7 +29,7 @@ def claim(
     running: Collection[int] = (),
     limits: Limits | None = None,
     rebooted: Collection[str] = (),
-    alone_from: int = 1,
+    alone_from: int = deaths.ALONE,
 ) -> list[Job]:
     """Take up to `limit` jobs that are ready, by priority and how long they have been due (`jobs.rank`).
 

@@ -48,13 +48,13 @@ def recorded(store: Store, job: Job, death: Death) -> Job:
 def test_what_shared_a_dead_worker_is_suspect_and_burns_nothing(store: Store) -> None:
     """All jobs of a dead worker are freed at once, whoever takes one; no failure and no death is counted."""
     held(store, 3)
-    assert len(claim(store, "next", dead_workers=["dead"], alone_from=2)) == 1
+    assert len(claim(store, "next", dead_workers=["dead"])) == 1
     jobs = store.jobs()
     assert sorted(job.status for job in jobs) == ["pending", "pending", "running"]
     assert {counts(job) for job in jobs} == {(0, 0, 1)}
     kept = [detail["detail"] for job in jobs for detail in store.evidence(job)]
     assert [(death["worker"], death["beside"]) for death in kept] == [("dead", 2)] * 3
-    assert len(claim(store, "next", limit=9, alone_from=2)) == 2
+    assert len(claim(store, "next", limit=9)) == 2
 
 
 def test_a_job_alone_in_its_worker_is_the_culprit(store: Store) -> None:
@@ -113,7 +113,7 @@ def test_living_jobs_of_a_worker_are_left_to_it(store: Store, clock: ManualClock
 def test_a_leg_that_ends_clears_its_job(store: Store) -> None:
     """A suspect whose leg ended, in whatever way, is none any more; one that is only given back is one still."""
     held(store, 2)
-    first, second = claim(store, "next", limit=2, dead_workers=["dead"], alone_from=2)
+    first, second = claim(store, "next", limit=2, dead_workers=["dead"])
     assert counts(settled(store, first, Outcome("released"))) == (0, 0, 1)
     error = Outcome("error", error=TimeoutError("x"), verdict=Verdict("retry", None, False, "why", "rule"))
     assert counts(settled(store, second, error)) == (1, 0, 0)
@@ -127,22 +127,22 @@ def test_processes_of_one_worker_die_together(store: Store) -> None:
     for job, part in zip(jobs, parts, strict=True):
         passed = {"holder": "dead", "to": part, "now": now, "lease_ms": LEASE}
         store.write(lambda c, job=job, passed=passed: claims.hand_over(c, job.id, job.claim_no, **passed)).result()
-    taken = claim(store, "dead-too", limit=2, dead_workers=parts, alone_from=2)
+    taken = claim(store, "dead-too", limit=2, dead_workers=parts)
     assert [counts(job) for job in taken] == [(0, 0, 1)] * 2
-    (alone,) = claim(store, "third", limit=2, dead_workers=["dead-too"], alone_from=2)
+    (alone,) = claim(store, "third", limit=2, dead_workers=["dead-too"])
     assert deaths.degree(alone) == deaths.ALONE
-    assert claim(store, "third", limit=1, running=[alone.id], alone_from=2) == [], "it waits until nothing else runs"
-    assert len(claim(store, "fourth", limit=1, alone_from=2)) == 1
+    assert claim(store, "third", limit=1, running=[alone.id]) == [], "it waits until nothing else runs"
+    assert len(claim(store, "fourth", limit=1)) == 1
 
 
 def test_a_suspect_waits_for_an_idle_worker_and_nothing_overtakes_it(store: Store) -> None:
     """Where suspects need the worker for themselves, the one whose turn it is goes next, and alone."""
     held(store, 2)
     other = store.enqueue("graph", {"n": "other"}, priority=0).job
-    assert claim(store, "next", limit=9, running=[10**6], dead_workers=["dead"]) == []
-    assert len(claim(store, "next", limit=9)) == 1
-    assert len(claim(store, "b", limit=9)) == 1
-    assert [job.id for job in claim(store, "c", limit=9)] == [other.id]
+    assert claim(store, "next", limit=9, running=[10**6], dead_workers=["dead"], alone_from=1) == []
+    assert len(claim(store, "next", limit=9, alone_from=1)) == 1
+    assert len(claim(store, "b", limit=9, alone_from=1)) == 1
+    assert [job.id for job in claim(store, "c", limit=9, alone_from=1)] == [other.id]
 
 
 def test_a_worker_notes_how_a_process_died(store: Store) -> None:
