@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from everstep.runtime.identity import is_surely_dead, worker_id
+from everstep.runtime.identity import is_surely_dead, part_of, surely_dead, was_booted_since, worker_id
 
 
 def id_of(process: subprocess.Popen[bytes]) -> str:
@@ -87,3 +87,27 @@ def test_a_reboot_proves_the_death() -> None:
 def test_without_proof_nobody_is_dead(name: str) -> None:
     """Another machine, another container, an id of another form: only the lease can tell."""
     assert not is_surely_dead(name)
+
+
+def test_only_a_restarted_machine_explains_a_death() -> None:
+    """A worker of an earlier boot died with its machine, and what it started as well; a killed one did not."""
+    assert was_booted_since(parts(boot="00000000"))
+    assert was_booted_since(parts(boot="00000000") + "/1:1:x")
+    assert not was_booted_since(parts(started="1"))
+    assert not was_booted_since(parts(machine="00000000", boot="00000000"))
+
+
+@pytest.mark.parametrize("own", ["99999999:1:x", "x:1:x", "", ":"])
+def test_a_worker_that_lives_looks_after_its_processes(own: str) -> None:
+    """Nobody else takes over from the process of a job, dead or not, while the worker that started it lives."""
+    assert not is_surely_dead(f"{worker_id()}/{own}")
+
+
+def test_a_worker_and_its_processes_are_dead_together_or_not_at_all() -> None:
+    """While one process of a dead worker is still there, none of them counts as dead; what others hold does."""
+    dead, other = parts(started="1"), parts(started="2")
+    gone, living = f"{dead}/{os.getpid()}:1:x", part_of(dead)
+    assert is_surely_dead(gone)
+    assert not is_surely_dead(living)
+    assert surely_dead([dead, gone, other]) == [dead, gone, other]
+    assert surely_dead([dead, gone, living, other]) == [other]
