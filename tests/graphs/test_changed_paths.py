@@ -182,6 +182,7 @@ def test_no_repository_is_an_error(tmp_path: Path, copy: Path) -> None:
     for place in (tmp_path / "plain", tmp_path / "missing"):
         with pytest.raises((EverstepError, OSError)):
             changed_paths(place, "start")
-    git(copy, "config", "core.worktree", str(tmp_path / "plain"))
+    git(tmp_path, "clone", "--quiet", str(copy), "clean")
+    git(copy, "config", "core.worktree", str(tmp_path / "clean"))
     with pytest.raises(EverstepError):
         changed_paths(copy, "start")
