@@ -14,13 +14,10 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
-from everstep.checkpoints import tombstones
 from everstep.checkpoints.canonical import digest
-from everstep.checkpoints.database import insert_or_ignore, notify
-from everstep.checkpoints.policy import JobPolicy
+from everstep.checkpoints.database import notify
 from everstep.checkpoints.schema import agent_jobs, job_events
-from everstep.clock import uuid7
-from everstep.errors import JobNotFound, JobStateConflict, KeyConflict, PayloadInvalid
+from everstep.errors import JobNotFound, JobStateConflict, PayloadInvalid
 
 DEFAULT_LEASE_MS = 300_000
 DEFAULT_MAX_ATTEMPTS = 3
@@ -133,17 +130,6 @@ class Job:
         return count if stuck else {**count, "worker_deaths": 0}
 
 
-@dataclass(frozen=True)
-class Enqueued:
-    """The answer to an enqueue: the job, and whether this call created it. Unpacks as `job, created`."""
-
-    job: Job
-    created: bool
-
-    def __iter__(self) -> Any:
-        return iter((self.job, self.created))
-
-
 class LostClaim(Exception):
     """The claim is no longer the job's: another worker has it, or it was settled. Nothing was written."""
 
@@ -198,76 +184,6 @@ def find(connection: Connection, public_id: str) -> Job:
     return found[0]
 
 
-def enqueue(
-    connection: Connection,
-    *,
-    now: int,
-    graph: str,
-    payload_json: str,
-    payload_digest: str,
-    key: str,
-    workflow_version: str,
-    priority: int,
-    max_attempts: int,
-    owner: str,
-    policy: JobPolicy | None = None,
-    parent: str | None = None,
-) -> Enqueued:
-    """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
-
-    Raises:
-        JobPruned: The key belonged to a job with this graph and payload, which was deleted.
-        KeyConflict: The key belongs to a job with another graph or payload.
-        JobNotFound: There is no such parent.
-    """
-    from everstep.checkpoints import services
-
-    public_id = uuid7(now)
-    policy = policy or JobPolicy()
-    values: dict[str, Any] = {
-        "public_id": public_id,
-        "idempotency_key": key,
-        "payload_digest": payload_digest,
-        "payload_json": payload_json,
-        "owner": owner,
-        "graph": graph,
-        "thread_id": public_id,
-        "workflow_version": workflow_version,
-        "status": "pending",
-        "priority": priority,
-        "max_attempts": max_attempts,
-        "next_run_at": now,
-        "due_rank": rank(priority, now),
-        "concurrency_key": policy.concurrency_key,
-        "parent_id": None if parent is None else find(connection, parent).id,
-        "budget_json": policy.budget and json.dumps(policy.budget.as_dict()),
-        "acceptance_json": policy.acceptance and json.dumps(policy.acceptance.as_dict()),
-        "created_at": now,
-        "updated_at": now,
-    }
-    with_key = select(agent_jobs).where(agent_jobs.c.idempotency_key == key)
-    created = insert_or_ignore(connection, agent_jobs, values)
-    while (row := connection.execute(with_key).mappings().first()) is None:  # deleted since, by retention
-        created = insert_or_ignore(connection, agent_jobs, values)
-    job = job_of(row)
-    if created:  # only now: a deletion under way when we looked before would have left its tombstone unseen
-        tombstones.require_free(connection, key, payload_digest, now=now)
-    else:
-        if job.payload_digest != payload_digest:
-            raise KeyConflict(
-                f"the key {key!r} belongs to job {job.public_id} ({job.status}), which has another graph or input",
-                next_step=f"look at it with: everstep show {job.public_id}; give this input another --key",
-                key=key,
-                job=job.public_id,
-                status=job.status,
-            )
-        return Enqueued(job, created=False)
-    services.need(connection, job.id, policy.services, now=now)
-    _event(connection, job, None, "pending", now, owner, "enqueued")
-    notify(connection)
-    return Enqueued(job, created=True)
-
-
 def transition(connection: Connection, job: Job, to: str, *, now: int, actor: str, reason: str, **changes: Any) -> Job:
     """Change a job's status: compare-and-set on `(id, status, claim_no)`, and a row in `job_events`.
 
@@ -303,15 +219,16 @@ def transition(connection: Connection, job: Job, to: str, *, now: int, actor: st
     if changed.rowcount == 0:
         raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
     after = get(connection, job.id)
-    _event(connection, after, job.status, to, now, actor, reason)
+    note_event(connection, after, job.status, to, now, actor, reason)
     if to == "pending":
         notify(connection)
     return after
 
 
-def _event(
+def note_event(
     connection: Connection, job: Job, from_status: str | None, to_status: str, now: int, actor: str, reason: str
 ) -> None:
+    """A row in `job_events`; for the one who changes a status, or makes the job."""
     connection.execute(
         insert(job_events).values(
             job_id=job.id,
@@ -433,8 +350,3 @@ def loose_digest(value: Any) -> str:
         return digest(value)
     except PayloadInvalid:
         return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def same_payload(graph: str, payload: Any) -> str:
-    """The digest two enqueues of one key are compared by: graph and input."""
-    return digest({"graph": graph, "input": payload})

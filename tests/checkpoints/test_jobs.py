@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import select
 
-from everstep.checkpoints import claims, effects, jobs
+from everstep.checkpoints import claims, effects, jobs, submission
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
 from everstep.checkpoints.schema import STATUSES, agent_jobs, metadata
 from everstep.checkpoints.store import Store
@@ -557,7 +557,7 @@ def test_no_job_is_claimed_twice_and_none_is_lost(tmp_path: Path) -> None:
         for first in range(0, count, 500):
             store.write(
                 lambda c, first=first: [
-                    jobs.enqueue(
+                    submission.enqueue(
                         c,
                         now=now,
                         graph="graph",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from everstep.checkpoints import jobs, retention, reviews
+from everstep.checkpoints import jobs, retention, reviews, submission
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.retention import BATCH, DAY_MS, Rules
@@ -240,7 +240,7 @@ def test_many_jobs_go_in_batches(store: Store) -> None:
     now = store.clock.now_ms()
     for number in range(BATCH + 50):
         store.write(
-            lambda c, number=number: jobs.enqueue(
+            lambda c, number=number: submission.enqueue(
                 c,
                 now=now,
                 graph="graph",

@@ -1,6 +1,6 @@
 """Every command and snippet of the documentation is run, page by page, in an empty folder.
 
-A fence `python file=NAME`, and `json` and `toml` likewise, is a file the reader makes; `sh` is run as the reader would run it;
+A fence `python file=NAME` (or `json`, or `toml`) is a file the reader makes; `sh` is run as the reader would run it;
 `sh no-run`, used for cloning this very repository, is not; a fence without a language shows what is seen.
 """
 

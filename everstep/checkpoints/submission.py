@@ -1,0 +1,102 @@
+"""Submitting jobs: the unique key decides whether an input was handled before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from everstep.checkpoints import services, tombstones
+from everstep.checkpoints.canonical import digest
+from everstep.checkpoints.database import insert_or_ignore, notify
+from everstep.checkpoints.jobs import Job, find, job_of, note_event, rank
+from everstep.checkpoints.policy import JobPolicy
+from everstep.checkpoints.schema import agent_jobs
+from everstep.clock import uuid7
+from everstep.errors import KeyConflict
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """The answer to an enqueue: the job, and whether this call created it. Unpacks as `job, created`."""
+
+    job: Job
+    created: bool
+
+    def __iter__(self) -> Any:
+        return iter((self.job, self.created))
+
+
+def enqueue(
+    connection: Connection,
+    *,
+    now: int,
+    graph: str,
+    payload_json: str,
+    payload_digest: str,
+    key: str,
+    workflow_version: str,
+    priority: int,
+    max_attempts: int,
+    owner: str,
+    policy: JobPolicy | None = None,
+    parent: str | None = None,
+) -> Enqueued:
+    """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
+
+    Raises:
+        JobPruned: The key belonged to a job with this graph and payload, which was deleted.
+        KeyConflict: The key belongs to a job with another graph or payload.
+        JobNotFound: There is no such parent.
+    """
+    public_id = uuid7(now)
+    policy = policy or JobPolicy()
+    values: dict[str, Any] = {
+        "public_id": public_id,
+        "idempotency_key": key,
+        "payload_digest": payload_digest,
+        "payload_json": payload_json,
+        "owner": owner,
+        "graph": graph,
+        "thread_id": public_id,
+        "workflow_version": workflow_version,
+        "status": "pending",
+        "priority": priority,
+        "max_attempts": max_attempts,
+        "next_run_at": now,
+        "due_rank": rank(priority, now),
+        "concurrency_key": policy.concurrency_key,
+        "parent_id": None if parent is None else find(connection, parent).id,
+        "budget_json": policy.budget and json.dumps(policy.budget.as_dict()),
+        "acceptance_json": policy.acceptance and json.dumps(policy.acceptance.as_dict()),
+        "created_at": now,
+        "updated_at": now,
+    }
+    with_key = select(agent_jobs).where(agent_jobs.c.idempotency_key == key)
+    created = insert_or_ignore(connection, agent_jobs, values)
+    while (row := connection.execute(with_key).mappings().first()) is None:  # deleted since, by retention
+        created = insert_or_ignore(connection, agent_jobs, values)
+    job = job_of(row)
+    if created:  # only now: a deletion under way when we looked before would have left its tombstone unseen
+        tombstones.require_free(connection, key, payload_digest, now=now)
+    else:
+        if job.payload_digest != payload_digest:
+            raise KeyConflict(
+                f"the key {key!r} belongs to job {job.public_id} ({job.status}), which has another graph or input",
+                next_step=f"look at it with: everstep show {job.public_id}; give this input another --key",
+                key=key,
+                job=job.public_id,
+                status=job.status,
+            )
+        return Enqueued(job, created=False)
+    services.need(connection, job.id, policy.services, now=now)
+    note_event(connection, job, None, "pending", now, owner, "enqueued")
+    notify(connection)
+    return Enqueued(job, created=True)
+
+
+def same_payload(graph: str, payload: Any) -> str:
+    """The digest two enqueues of one key are compared by: graph and input."""
+    return digest({"graph": graph, "input": payload})
