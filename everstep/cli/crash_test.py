@@ -57,6 +57,7 @@ MAX_SEED = 2**31 - 1
 @click.option(
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the records and logs of all runs there."
 )
+@click.option("--postgres", metavar="URL", help="Keep the records in this database, each in a schema of its own.")
 @config_option
 @json_option
 def crash_test(
@@ -71,6 +72,7 @@ def crash_test(
     jobs: int,
     timeout: float,
     keep: Path | None,
+    postgres: str | None,
     config_path: Path,
     as_json: bool,
 ) -> int:
@@ -105,6 +107,7 @@ def crash_test(
         jobs=jobs,
         seconds=timeout,
         keep=keep,
+        postgres=postgres,
     )
     screen = Screen(quiet=as_json)
     with _cleaned_up(), screen.progress() as listener:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from everstep.errors import CrashTestImpossible, GraphLoadFailed, PayloadInvalid
 from tests.crash.conftest import Test
 from tests.support import crash_test_graphs
+from tests.support.postgres import empty_database
 
 
 def test_a_right_graph_holds_at_every_point(crash_tested: Test) -> None:
@@ -201,3 +203,16 @@ def test_a_graph_that_does_not_finish_is_refused(crash_tested: Test) -> None:
         crash_tested("missing")
     with pytest.raises(PayloadInvalid, match="no crash point that begins with effect"):
         crash_tested("asking", "effect.")
+
+
+def test_records_may_be_in_postgres(crash_tested: Test) -> None:
+    """On PostgreSQL the right graph holds as well, the wrong one is found, and no schema is left behind."""
+    with empty_database() as url:
+        report = crash_tested("right", "effect.", "checkpoint.after_put", postgres=url)
+        assert report.held
+        assert len(report.results) >= 8
+        assert not crash_tested("wrong", "node.finished", postgres=url).held
+        with psycopg.connect(url) as connection:
+            left = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'everstep%'"
+            assert connection.execute(left).fetchall() == []
+            assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)

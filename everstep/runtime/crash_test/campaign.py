@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Review
-from everstep.checkpoints.store import Store
 from everstep.errors import CrashTestImpossible, GraphLoadFailed, PayloadInvalid
 from everstep.runtime.crash_test import points
 from everstep.runtime.crash_test.answers import Answer, Replay, Script
@@ -21,6 +20,7 @@ from everstep.runtime.crash_test.fork_client import ForkServer
 from everstep.runtime.crash_test.judgement import PointResult, Reference, Witness, judge
 from everstep.runtime.crash_test.one_run import Run, Setting, carry_out
 from everstep.runtime.crash_test.points import Point
+from everstep.runtime.crash_test.records import InFiles, InSchemas
 from everstep.runtime.crash_test.report import Report, touches
 from everstep.runtime.crash_test.world import Snapshot
 
@@ -45,6 +45,7 @@ class Plan:
         jobs: How many runs at once; with `world` it is one.
         seconds: How long a run may take.
         keep: Folder for records and logs of all runs; None: they are removed.
+        postgres: URL of a database in which each run gets a schema; None: each gets a file.
     """
 
     config: Path
@@ -59,6 +60,7 @@ class Plan:
     jobs: int = 2
     seconds: float = 300.0
     keep: Path | None = None
+    postgres: str | None = None
 
 
 @dataclass
@@ -90,11 +92,11 @@ def crash_test(plan: Plan, listener: Listener | None = None, *, servers: Sequenc
     with _folder(plan.keep) as folder, ExitStack() as stack:
         snapshot = Snapshot(plan.world, folder / "world")
         stack.callback(snapshot.restore)
-        template = _template(folder)
+        records = InFiles(folder) if plan.postgres is None else InSchemas(plan.postgres)
         tell.begun("starting workers")
         if servers is None:
             servers = [stack.enter_context(ForkServer(1 + 2 * plan.seed + number)) for number in range(2)]
-        setting = Setting(plan.config, plan.graph, plan.input, template, servers, snapshot, plan.seconds)
+        setting = Setting(plan.config, plan.graph, plan.input, records, servers, snapshot, plan.seconds)
         reference = _reference(setting, script, folder, tell)
         passed = points.passed(reference.run.traces)
         chosen = points.choose(passed, number=plan.sample, seed=plan.seed, only=plan.only)
@@ -201,12 +203,6 @@ def _folder(keep: Path | None) -> Generator[Path]:
         raise PayloadInvalid(f"--keep {keep} is there already, and not empty", next_step="name a folder that is not")
     keep.mkdir(parents=True, exist_ok=True)
     yield keep.resolve()
-
-
-def _template(folder: Path) -> Path:
-    path = folder / "template.db"
-    Store.open(f"sqlite:///{path}").close()
-    return path
 
 
 def _require_done(run: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from everstep.runtime.crash_test.answers import BY, Answer, asked
 from everstep.runtime.crash_test.fork_client import ForkServer
 from everstep.runtime.crash_test.order import Order
 from everstep.runtime.crash_test.points import Point, Trace
+from everstep.runtime.crash_test.records import Records
 from everstep.runtime.crash_test.world import Content, Manifest, Snapshot, manifest
 
 MOST_WORKERS = 500
@@ -38,7 +38,7 @@ class Setting:
         config: The user's `langgraph.json`.
         graph: The graph's name.
         input: Its input; `{run}` in a text becomes the run's own folder.
-        template: An empty record, copied for each run.
+        records: Gives each run an empty record.
         servers: Where workers come from, in turn: each has another hash seed, as a restart has.
         snapshot: The user's places in the world.
         seconds: How long a run may take.
@@ -47,7 +47,7 @@ class Setting:
     config: Path
     graph: str
     input: Any
-    template: Path
+    records: Records
     servers: Sequence[ForkServer]
     snapshot: Snapshot
     seconds: float
@@ -153,10 +153,8 @@ def carry_out(setting: Setting, folder: Path, person: Person, crash: Point | Non
     run = Run(folder)
     run.place.mkdir(parents=True)
     setting.snapshot.restore()
-    record = folder / "record.db"
-    shutil.copyfile(setting.template, record)
     started = time.monotonic()
-    with Store.open(f"sqlite:///{record}") as store:
+    with setting.records.fresh(folder) as url, Store.open(url) as store:
         job, _ = store.enqueue(setting.graph, _placed(setting.input, str(run.place)), key=KEY)
         for number in range(MOST_WORKERS):
             here = crash if crash is not None and crash.worker == number else None
@@ -191,7 +189,7 @@ def _work(
     observed.touch()
     order = Order(
         config=str(setting.config),
-        store=f"sqlite:///{run.folder / 'record.db'}",
+        store=store.url,
         crash_at=None if crash is None else crash.crash_at,
         folder=str(run.folder),
         place=str(run.place),
