@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -188,3 +190,21 @@ def test_a_claim_that_is_lost_cannot_be_handed_over(store: Store, clock: ManualC
     with pytest.raises(LostClaim):
         store.write(lambda c: claims.hand_over(c, job.id, job.claim_no, **late)).result()
     assert store.job_by_row(job.id).leased_by == "other"
+
+
+def test_many_workers_find_the_same_death_at_once(shared: Store) -> None:
+    """Whoever comes first judges a dead worker's jobs together; those who come at the same time judge none alone."""
+    held(shared, 8)
+    start = threading.Barrier(4)
+
+    def take(worker: str) -> None:
+        with Store.open(shared.url) as own:
+            start.wait()
+            while claim(own, worker, limit=1, lease_ms=60_000, dead_workers=["dead"]):
+                pass
+
+    with ThreadPoolExecutor(4) as threads:
+        for taken in [threads.submit(take, f"worker {number}") for number in range(4)]:
+            taken.result()
+    assert {job.status for job in shared.jobs()} == {"running"}
+    assert {counts(job) for job in shared.jobs()} == {(0, 0, 1)}
