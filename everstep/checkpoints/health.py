@@ -24,6 +24,8 @@ NAMED = 5
 """How many jobs of a kind are named."""
 
 _WAITING = ("pending", "retry")
+_VANISHED = ("worker processes died", "its worker ", "its process ")
+"""How the reasons begin for which `claims` and `deaths` take a job from a worker that is gone, and do not start it."""
 UNFINISHED = ("pending", "running", "retry", "review")
 
 
@@ -101,7 +103,8 @@ def _snapshot(connection: Connection, now: int, size: int, log_size: int | None)
     (open_reviews, first_asked) = connection.execute(asked).one()
     since = first_event_since(connection, now - HOUR_MS)
     left = job_events.c.from_status == "running"
-    taken_over = or_(job_events.c.to_status == "running", job_events.c.reason.startswith("workers died"))
+    reason = job_events.c.reason
+    taken_over = or_(job_events.c.to_status == "running", *(reason.startswith(words) for words in _VANISHED))
     return Health(
         at=now,
         jobs=dict.fromkeys(STATUSES, 0) | _by(connection, job.status),

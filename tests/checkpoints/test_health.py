@@ -149,6 +149,18 @@ def test_retries_and_vanished_workers_of_the_last_hour_are_counted(store: Store,
     assert claim(store) == []
     assert store.job_by_row(job.id).status == "failed"
     assert examine(store).lease_expiries_last_hour == 1
+    clock.advance(health.HOUR_MS)
+    assert examine(store).lease_expiries_last_hour == 0
+
+
+def test_jobs_of_a_worker_that_died_count_each(store: Store, clock: ManualClock) -> None:
+    """Of a worker that vanished with several jobs each counts once, also one that waits now to run apart."""
+    for number in range(3):
+        store.enqueue("graph", {"n": number})
+    assert len(claim(store, "host:boot:ns:1:1:a", limit=3)) == 3
+    clock.advance(MINUTE_MS)
+    claim(store, "host:boot:ns:2:1:b", limit=3, dead_workers=["host:boot:ns:1:1:a"])
+    assert examine(store).lease_expiries_last_hour == 3
 
 
 def test_the_last_hours_events_are_found_among_many(store: Store, clock: ManualClock) -> None:
