@@ -35,7 +35,7 @@ format: $(READY) ## Rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(READY) $(PEERS) ## Measure against peers and write docs/benchmarks.md (about half an hour); QUICK=1 for a short look, ONLY=scenario,…
+bench: $(READY) $(PEERS) ## Compare with peers and write docs/benchmarks.md (40 minutes); QUICK=1 for a short look, ONLY=SCENARIO for one
 	@$(BIN)/python -m bench $(if $(QUICK),--scale quick) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK)$(ONLY),,--write)
 
 $(PEERS): bench/requirements.txt scripts/setup-bench

@@ -13,7 +13,7 @@ from bench.tables import Section, Table, Target
 
 TITLES = {"sqlite": "Idle pick-up, SQLite", "postgres": "Idle pick-up, PostgreSQL"}
 WARM_UP = 2
-LONGEST_PAUSE_S = 0.4
+LONGEST_PAUSE_S = 0.3
 
 
 def once(run: Run, one: Contender, seed: int) -> dict[str, float]:
