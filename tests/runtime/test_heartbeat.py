@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from everstep.checkpoints import claims
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
@@ -77,7 +78,9 @@ def test_it_reports_a_job_that_was_taken_over(store: Store, clock: ManualClock) 
     """A job another worker has claimed is no longer held, and its lease is left alone."""
     one, two = two_jobs(store)
     clock.advance(LEASE_MS)
-    (taken,) = claim(store, "b", lease_ms=999_999, running=[two.id])
+    now, kept = clock.now_ms(), [two.id]
+    store.write(lambda c: claims.heartbeat(c, now=now, worker="a", lease_ms=LEASE_MS, running=kept)).result()
+    (taken,) = claim(store, "b", lease_ms=999_999)
     with Beating(store, one, two) as beating:
         beating.until(lambda held: set(held) == {two.id})
     assert store.job_by_row(taken.id).lease_until == taken.lease_until
