@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from everstep.checkpoints import budgets, claims, effects
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
-from everstep.checkpoints.reviews import ENDING, Question, Review
+from everstep.checkpoints.reviews import Question, Review
 from everstep.clock import ManualClock
 from everstep.errors import JobStateConflict, ReviewAnswered, ReviewAnswerInvalid
 from everstep.runtime.classify import Verdict
@@ -30,6 +30,8 @@ LEASE = 10_000
 MAX_ATTEMPTS = 3
 WORKERS = ("a", "b")
 TERMINAL = ("done", "failed")
+DECIDING = ("error", "budget")
+"""Kinds of reviews that decide whether the job goes on at all."""
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # thousands of commits; here the disk adds nothing
 
 
@@ -367,7 +369,7 @@ class JobLife(RuleBasedStateMachine):
         self.idle.clear()
         review: Review = data.draw(st.sampled_from(self.store.reviews()))
         model, was = self.model, self.model.status
-        doubted = any(other.kind in ENDING and other.id != review.id for other in self.store.reviews())
+        doubted = any(other.kind in DECIDING and other.id != review.id for other in self.store.reviews())
         value = {"tokens": 2} if (review.kind, decision) == ("budget", "approve") else None
         if value is not None:
             before = self.job
@@ -384,7 +386,7 @@ class JobLife(RuleBasedStateMachine):
             if model.cancel_wished:
                 if not model.in_flight:
                     model.status = "failed"
-            elif decision == "reject" and review.kind in ENDING:
+            elif decision == "reject" and review.kind in DECIDING:
                 self.cancelled()
             elif not doubted:  # whether to go on at all is no longer asked
                 model.status, model.due, model.failures, model.deaths = "pending", self.clock.now_ms(), 0, 0
