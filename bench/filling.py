@@ -17,6 +17,8 @@ from everstep.clock import uuid7
 
 CHUNK = 5_000
 CHECKPOINTS_EACH = 10
+FAILED = 20
+"""How many failed at least, where there is room."""
 
 
 def fill(path: Path, count: int, *, ready: int, checkpoints: bool) -> None:
@@ -51,7 +53,8 @@ def fill(path: Path, count: int, *, ready: int, checkpoints: bool) -> None:
 
 
 def _row(number: int, count: int, ready: int, now: int) -> dict[str, Any]:
-    status = "pending" if number >= count - ready else "failed" if number % 200 == 0 else "done"
+    failed = number < FAILED or number % 200 == 0
+    status = "pending" if number >= count - ready else "failed" if failed else "done"
     public_id = uuid7(now - (count - number))
     at = now - (count - number) * 1000
     return {

@@ -36,7 +36,7 @@ def run(run: Run, database: str = "sqlite") -> Section:
     for name, figures in found.items():
         own = name == FUSED
         shown = "Everstep (Store.enqueue)" if own else name
-        times = "1" if own or ours is None else ratio(ours["per_second"].median, figures["per_second"].median)
+        times = "" if own or ours is None else ratio(ours["per_second"].median, figures["per_second"].median)
         rows.append([shown, figures["per_second"].text(), times])
     section.tables = [Table("jobs enqueued a second", ["system", "a second", "Everstep is"], rows)]
     loop = SQLITE_LOOP if database == "sqlite" else POSTGRES_LOOP

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from bench.filling import CHECKPOINTS_EACH, fill
+from bench.filling import CHECKPOINTS_EACH, FAILED, fill
 from bench.run import Run, raw
 from bench.tables import Section, Table, Target
 from everstep.checkpoints import claims, jobs
@@ -29,7 +29,8 @@ def run(run: Run) -> Section:
     with run.place() as large, run.place() as empty:
         run.progress(f"large record: filling one with {run.scale.stored:,} jobs")
         fill(Path(large) / "everstep.db", run.scale.stored, ready=backlog, checkpoints=True)
-        fill(Path(empty) / "everstep.db", needed := probes * run.scale.runs * 2, ready=needed, checkpoints=True)
+        ready = probes * run.scale.runs
+        fill(Path(empty) / "everstep.db", ready + FAILED, ready=ready, checkpoints=True)
         megabytes = (Path(large) / "everstep.db").stat().st_size / 1e6
         with (
             Store.open(f"sqlite:///{Path(large) / 'everstep.db'}") as large_store,
@@ -49,7 +50,7 @@ def run(run: Run) -> Section:
     section.notes = [
         f"The large record has {run.scale.stored:,} jobs, of which {backlog:,} are ready, and"
         f" {run.scale.stored * CHECKPOINTS_EACH:,} checkpoints ({megabytes:,.0f} MB); the empty one only the jobs that"
-        " are claimed in the course of it. Both in SQLite, through the library."
+        f" are claimed in the course of it, and {FAILED} that failed. Both in SQLite, through the library."
     ]
     return section
 
