@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import Connection, Engine, Table, inspect
+from sqlalchemy import ColumnElement, Connection, Engine, Table, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 
 from everstep.clock import Clock
@@ -16,6 +16,8 @@ from everstep.errors import StoreUrlInvalid
 
 if TYPE_CHECKING:
     from everstep.checkpoints.saver import StepSaver
+
+ID_LENGTH = len("00000000-0000-7000-8000-000000000000")
 
 
 class Database(Protocol):
@@ -137,6 +139,12 @@ def insert_or_ignore(connection: Connection, table: Table, values: Mapping[str, 
     dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
     statement = dialect.insert(table).values(**values).on_conflict_do_nothing().returning(table.c.id)
     return connection.execute(statement).first() is not None
+
+
+def has_id(column: ColumnElement[str], given: str) -> ColumnElement[bool]:
+    """Whether an id is the given one, or begins with it; a whole id is found by its index, however many there are."""
+    given = given.lower()
+    return column == given if len(given) >= ID_LENGTH else column.startswith(given, autoescape=True)
 
 
 def notify(connection: Connection) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, and_, insert, select, update
 
 from everstep.checkpoints.canonical import digest
-from everstep.checkpoints.database import notify
+from everstep.checkpoints.database import has_id, notify
 from everstep.checkpoints.schema import agent_jobs, job_events
 from everstep.errors import JobNotFound, JobStateConflict, PayloadInvalid
 
@@ -172,9 +172,7 @@ def find(connection: Connection, public_id: str) -> Job:
     Raises:
         JobNotFound: No job, or more than one, fits.
     """
-    rows = connection.execute(
-        select(agent_jobs).where(agent_jobs.c.public_id.startswith(public_id.lower(), autoescape=True)).limit(3)
-    ).mappings()
+    rows = connection.execute(select(agent_jobs).where(has_id(agent_jobs.c.public_id, public_id)).limit(3)).mappings()
     found = [job_of(row) for row in rows] if public_id else []
     if len(found) != 1:
         problem = (

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, and_, func, select, update
 
 from everstep.checkpoints import answers, effects, jobs, policy
-from everstep.checkpoints.database import insert_or_ignore
+from everstep.checkpoints.database import has_id, insert_or_ignore
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import reviews as table
@@ -78,7 +78,7 @@ def find(connection: Connection, public_id: str) -> Review:
     Raises:
         ReviewNotFound: None, or more than one, fits.
     """
-    query = select(table).where(table.c.public_id.startswith(public_id.lower(), autoescape=True)).limit(3)
+    query = select(table).where(has_id(table.c.public_id, public_id)).limit(3)
     found = [_review(row) for row in connection.execute(query).mappings()] if public_id else []
     if len(found) != 1:
         problem = (

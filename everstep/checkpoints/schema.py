@@ -86,6 +86,9 @@ agent_jobs = Table(
 Index("idx_agent_jobs_ready", agent_jobs.c.status, agent_jobs.c.next_run_at, agent_jobs.c.lease_until)
 Index("idx_agent_jobs_rank", agent_jobs.c.status, agent_jobs.c.due_rank)
 Index("idx_agent_jobs_parent", agent_jobs.c.parent_id)
+Index("idx_agent_jobs_listed", agent_jobs.c.status, agent_jobs.c.id)
+_KEYED = agent_jobs.c.concurrency_key.is_not(None)
+Index("idx_agent_jobs_keyed", agent_jobs.c.status, sqlite_where=_KEYED, postgresql_where=_KEYED)
 
 job_events = Table(
     "job_events",

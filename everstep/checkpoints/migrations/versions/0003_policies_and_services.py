@@ -28,6 +28,9 @@ def upgrade() -> None:
     op.execute("UPDATE agent_jobs SET announced_at = updated_at WHERE status = 'failed'")  # old news
     op.create_index("idx_agent_jobs_rank", "agent_jobs", ["status", "due_rank"])
     op.create_index("idx_agent_jobs_parent", "agent_jobs", ["parent_id"])
+    op.create_index("idx_agent_jobs_listed", "agent_jobs", ["status", "id"])
+    keyed = sa.text("concurrency_key IS NOT NULL")
+    op.create_index("idx_agent_jobs_keyed", "agent_jobs", ["status"], sqlite_where=keyed, postgresql_where=keyed)
     with op.batch_alter_table("reviews", table_kwargs={"sqlite_autoincrement": True}) as reviews:
         reviews.drop_constraint("ck_reviews_kind", type_="check")
         reviews.create_check_constraint("ck_reviews_kind", KINDS)
