@@ -18,7 +18,10 @@ from everstep.checkpoints.schema import agent_jobs, job_services
 from everstep.checkpoints.services import Service
 
 WAITING = ("pending", "retry")
-_LOCK = 0x45564552  # any number, as long as all workers take the same
+LIVING = (*WAITING, "running")
+ANYBODY_TRIES_FROM = 3
+"""After so many tries in a row that met the outage any job may try: it may be the fault of the one that did."""
+_LOCK = 0x4556434C  # any number, as long as all workers take the same, and no migration
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Admission:
     by_graph: Counter[str]
     by_key: Counter[str]
     by_service: Counter[str]
+    now: int
+    keyed: bool
 
     @classmethod
     def read(
@@ -73,11 +78,10 @@ class Admission:
         """
         closed = {service.name: service for service in services.every(connection, gate="closed")}
         keyed = connection.execute(
-            select(exists().where(agent_jobs.c.status.in_(WAITING), agent_jobs.c.concurrency_key.is_not(None)))
+            select(exists().where(agent_jobs.c.status.in_(LIVING), agent_jobs.c.concurrency_key.is_not(None)))
         ).scalar_one()
-        none: Counter[str] = Counter()
         if not (closed or keyed or limits.graphs or limits.services):
-            return cls(limits, graphs, closed, set(), none, none, none)
+            return cls(limits, graphs, closed, set(), Counter(), Counter(), Counter(), now, keyed=False)
         if lock and connection.dialect.name == "postgresql":
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             closed = {service.name: service for service in services.every(connection, gate="closed")}
@@ -92,14 +96,18 @@ class Admission:
             graphs,
             closed,
             held,
-            _count(connection, agent_jobs.c.graph, runs) if limits.graphs else none,
-            _count(connection, agent_jobs.c.concurrency_key, runs) if keyed else none,
-            _count(connection, job_services.c.service, runs) if limits.services else none,
+            _count(connection, agent_jobs.c.graph, runs) if limits.graphs else Counter(),
+            _count(connection, agent_jobs.c.concurrency_key, runs) if keyed else Counter(),
+            _count(connection, job_services.c.service, runs) if limits.services else Counter(),
+            now,
+            keyed,
         )
 
     def clause(self) -> ColumnElement[bool]:
         """What a ready job must satisfy. One that is taken over from a dead worker runs already: no gate holds it."""
         conditions: list[ColumnElement[bool]] = [true()]
+        if not self.keyed:  # what comes meanwhile was not counted with
+            conditions.append(agent_jobs.c.concurrency_key.is_(None))
         if graphs := [name for name, limit in self.limits.graphs.items() if self.by_graph[name] >= limit]:
             conditions.append(agent_jobs.c.graph.not_in(graphs))
         if keys := [key for key, number in self.by_key.items() if number >= self.limits.per_key]:
@@ -108,8 +116,15 @@ class Admission:
             conditions.append(agent_jobs.c.id.not_in(_needing(full)))
         if self.held:
             conditions.append(or_(agent_jobs.c.status == "running", agent_jobs.c.id.not_in(_needing(self.held))))
-        if tried := self.closed.keys() - self.held:  # it is tried by a job that met the outage, where there is one
-            met = and_(agent_jobs.c.status == "retry", agent_jobs.c.id == job_services.c.job_id, self._mine())
+        tried = {name for name in self.closed.keys() - self.held if self.closed[name].outages < ANYBODY_TRIES_FROM}
+        if tried:  # by a job that met the outage, where one could start now
+            met = and_(
+                agent_jobs.c.status == "retry",
+                agent_jobs.c.next_run_at <= self.now,
+                agent_jobs.c.id == job_services.c.job_id,
+                agent_jobs.c.id.not_in(_needing(self.held)),
+                self._mine(),
+            )
             known = select(job_services.c.service).join(agent_jobs, met).where(job_services.c.service.in_(tried))
             new = select(job_services.c.job_id).where(job_services.c.service.in_(known))
             conditions.append(or_(agent_jobs.c.status != "pending", agent_jobs.c.id.not_in(new)))

@@ -16,6 +16,11 @@ from everstep.checkpoints.admission import WAITING, Admission, Limits
 from everstep.checkpoints.jobs import Job, LostClaim, get, job_of, transition
 from everstep.checkpoints.schema import agent_jobs
 
+MOMENT_MS = 2_000
+"""Leases of one worker that end within this time are judged together; a worker beats each second."""
+HOLD_UP_MS = 600_000
+"""How long a suspect that must run alone keeps the jobs behind it from starting in a worker that is not idle."""
+
 
 def claim(
     connection: Connection,
@@ -49,20 +54,16 @@ def claim(
         limits: How many jobs may run at once, over all workers.
         rebooted: Those of `dead_workers` whose machine was started anew since: that explains their death.
         alone_from: From which degree (`deaths.degree`) a suspect is taken only while this worker runs nothing else, and
-            with nothing else; those below it are run in processes of their own.
+            with nothing else; those below it are run in processes of their own. It holds up the jobs behind it for ten
+            minutes at most.
     """
     admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, dead_workers=dead_workers)
-    query = (
-        select(agent_jobs)
-        .where(_ready(now, graphs, dead_workers), agent_jobs.c.id.not_in(tuple(running)))
-        .order_by(agent_jobs.c.due_rank, agent_jobs.c.id)
-        .with_for_update(skip_locked=True)
-    )
+    passed_over = set(running)
     claimed: list[Job] = []
     judged: set[int] = set()
     while len(claimed) < limit:
-        rows = connection.execute(query.where(admission.clause()).limit(limit - len(claimed))).mappings()
-        found = [job_of(row) for row in rows]
+        may_start = and_(agent_jobs.c.id.not_in(tuple(passed_over)), admission.clause())
+        found = _first(connection, _ready(now, graphs, dead_workers), may_start, limit - len(claimed))
         needed = admission.needs(connection, found)
         for job in found:
             services = needed.get(job.id, ())
@@ -72,6 +73,9 @@ def claim(
                 continue
             reason, count = "claimed", dict[str, int]()
             if job.status == "running":
+                if deaths.is_unripe(connection, job, dead_workers, now=now, patience_ms=min(lease_ms // 2, MOMENT_MS)):
+                    passed_over.add(job.id)
+                    continue
                 reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
                 judgement = deaths.judge(connection, job, dead_workers, rebooted, now=now, actor=worker)
                 judged |= judgement.given_back
@@ -81,7 +85,10 @@ def claim(
             alone = deaths.degree(replace(job, **count)) >= alone_from
             if alone and (claimed or running):
                 _postpone(connection, job, count, now, worker)
-                return claimed
+                if now - job.next_run_at < HOLD_UP_MS:
+                    return claimed
+                passed_over.add(job.id)
+                continue
             started = _start(connection, job, reason, now, worker, lease_ms, **count)
             admission.start(connection, started, services, now=now)
             claimed.append(started)
@@ -93,22 +100,41 @@ def claim(
 
 
 def anything_ready(
-    connection: Connection, *, now: int, graphs: Collection[str] | None, limits: Limits | None = None
+    connection: Connection,
+    *,
+    now: int,
+    graphs: Collection[str] | None,
+    limits: Limits | None = None,
+    running: Collection[int] = (),
 ) -> bool:
     """Whether a claim would find anything; a look that locks nothing."""
     admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, lock=False)
-    return bool(connection.execute(select(exists().where(_ready(now, graphs, ()), admission.clause()))).scalar_one())
-
-
-def _ready(now: int, graphs: Collection[str] | None, dead_workers: Collection[str]) -> ColumnElement[bool]:
-    ready = or_(
-        and_(agent_jobs.c.status.in_(WAITING), agent_jobs.c.next_run_at <= now),
-        and_(
-            agent_jobs.c.status == "running",
-            or_(agent_jobs.c.lease_until <= now, agent_jobs.c.leased_by.in_(tuple(dead_workers))),
-        ),
+    may_start = and_(agent_jobs.c.id.not_in(tuple(running)), admission.clause())
+    return any(
+        connection.execute(select(exists().where(ready, may_start))).scalar_one() for ready in _ready(now, graphs, ())
     )
-    return ready if graphs is None else and_(ready, agent_jobs.c.graph.in_(graphs))
+
+
+def _ready(now: int, graphs: Collection[str] | None, dead_workers: Collection[str]) -> list[ColumnElement[bool]]:
+    """What is ready, apart by status: so each part is found in its order by an index, however much waits behind it."""
+    due = agent_jobs.c.next_run_at + 0 <= now  # not by its index, whose order would have to be sorted anew
+    lost = or_(agent_jobs.c.lease_until <= now, agent_jobs.c.leased_by.in_(tuple(dead_workers)))
+    parts = [and_(agent_jobs.c.status == status, due) for status in WAITING]
+    parts.append(and_(agent_jobs.c.status == "running", lost))
+    return parts if graphs is None else [and_(part, agent_jobs.c.graph.in_(graphs)) for part in parts]
+
+
+def _first(
+    connection: Connection, ready: list[ColumnElement[bool]], may_start: ColumnElement[bool], limit: int
+) -> list[Job]:
+    """The first of all parts, locked; what another transaction has locked is passed over."""
+    order = (agent_jobs.c.due_rank, agent_jobs.c.id)
+    found: list[Job] = []
+    for part in ready:
+        query = select(agent_jobs).where(part, may_start).order_by(*order).limit(limit)
+        rows = connection.execute(query.with_for_update(skip_locked=True)).mappings()
+        found += [job_of(row) for row in rows]
+    return sorted(found, key=lambda job: (job.due_rank, job.id))[:limit]
 
 
 def _start(connection: Connection, job: Job, reason: str, now: int, worker: str, lease_ms: int, **changes: int) -> Job:

@@ -99,6 +99,20 @@ def judge(
     return Judgement(count, frozenset(other.id for other in lost))
 
 
+def is_unripe(connection: Connection, job: Job, dead: Collection[str], *, now: int, patience_ms: int) -> bool:
+    """Whether another job's lease of the same worker ends in a moment: then all it held are judged together.
+
+    Args:
+        connection: The write transaction.
+        job: The job as that worker held it.
+        dead: Workers proven dead.
+        now: UTC milliseconds.
+        patience_ms: How long a moment is, milliseconds; a worker that lives has more than that left of each lease.
+    """
+    left = [(other.lease_until or 0) - now for other in _others(connection, job) if other.leased_by not in dead]
+    return any(0 < milliseconds <= patience_ms for milliseconds in left)
+
+
 def another_death(job: Job, *, alone: bool) -> dict[str, int]:
     """The columns to set when a process that held this job died; progress since the last one starts a new count.
 

@@ -262,7 +262,8 @@ def _set(connection: Connection, effect: Effect, now: int, **values: Any) -> Eff
     if connection.execute(update(table).where(guard).values(updated_at=now, **values)).rowcount == 0:
         raise jobs.LostClaim(f"effect {effect.name} ({effect.key}) changed under this call")
     if effect.state == "unknown" and values["state"] != "unknown":
-        asked = and_(reviews.c.kind == "effect", reviews.c.subject == effect.key, reviews.c.status == "open")
+        about = and_(reviews.c.job_id == effect.job_id, reviews.c.kind == "effect", reviews.c.subject == effect.key)
+        asked = and_(about, reviews.c.status == "open")
         connection.execute(update(reviews).where(asked).values(status="closed", answered_at=now))
     return _required(connection, effect.key)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     String,
     Table,
     and_,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
 
 ENDED = ("done", "failed")
+PART = 500
 BATCH = 100
 """Most jobs deleted in one transaction, so that nobody who writes waits long."""
 DAY_MS = 86_400_000
@@ -230,7 +232,7 @@ def _with_living_kin(connection: Connection, found: Sequence[Job], lock: bool) -
         job.id: {job.id} for job in found
     }  # by the row whose children come next: the jobs it descends from
     while below:
-        rows = connection.execute(kin.where(agent_jobs.c.parent_id.in_(list(below)))).all()
+        rows = _in_parts(connection, kin, agent_jobs.c.parent_id, list(below))
         alive.update(*(below[row.parent_id] for row in rows if row.status not in ENDED))
         below = {row.id: below[row.parent_id] for row in rows}
     above: dict[int, set[int]] = {}  # by the row that comes next: the jobs that descend from it
@@ -238,7 +240,7 @@ def _with_living_kin(connection: Connection, found: Sequence[Job], lock: bool) -
         if job.parent_id is not None:
             above.setdefault(job.parent_id, set()).add(job.id)
     while above:
-        rows = connection.execute(kin.where(agent_jobs.c.id.in_(list(above)))).all()
+        rows = _in_parts(connection, kin, agent_jobs.c.id, list(above))
         alive.update(*(above[row.id] for row in rows if row.status not in ENDED))
         following: dict[int, set[int]] = {}
         for row in rows:
@@ -246,6 +248,14 @@ def _with_living_kin(connection: Connection, found: Sequence[Job], lock: bool) -
                 following.setdefault(row.parent_id, set()).update(above[row.id])
         above = following
     return alive
+
+
+def _in_parts(
+    connection: Connection, query: Select[Any, Any, Any], column: ColumnElement[Any], values: list[int]
+) -> list[Any]:
+    """The rows whose column has one of many values; a statement takes only so many."""
+    parts = [values[start : start + PART] for start in range(0, len(values), PART)]
+    return [row for part in parts for row in connection.execute(query.where(column.in_(part))).all()]
 
 
 def _hand_on_children(connection: Connection, gone: Sequence[Job]) -> None:

@@ -142,7 +142,7 @@ def open_for_effect(
     connection: Connection, job: jobs.Job, effect: effects.Effect, *, now: int, why: str | None = None
 ) -> Review:
     """Ask a person what became of an unknown effect; an open question about it is kept."""
-    about = and_(table.c.kind == "effect", table.c.subject == effect.key)
+    about = and_(table.c.job_id == job.id, table.c.kind == "effect", table.c.subject == effect.key)
     asked = connection.execute(select(func.count()).where(about, table.c.status != "open")).scalar_one()
     value = {
         "question": f"Did {effect.name} happen?",

@@ -8,6 +8,7 @@ Every function runs inside a transaction it is given.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -184,6 +185,13 @@ def passed(connection: Connection, job: Job, *, now: int, but: str | None = None
     return opened
 
 
+def end_trials(connection: Connection, job: Job, *, now: int) -> None:
+    """A claim ended before it came anywhere: it tells nothing of what it was to try, and another may."""
+    for service in tried_by(connection, job):
+        ended = {"trial_job_id": None, "trial_claim_no": None, "updated_at": now}
+        connection.execute(update(table).where(table.c.id == service.id).values(**ended))
+
+
 def open_gate(connection: Connection, service: Service, *, now: int) -> int:
     """Open a service's gate; the jobs that wait for it become due one after another.
 
@@ -204,7 +212,8 @@ def open_gate(connection: Connection, service: Service, *, now: int) -> int:
             updated_at=now,
         )
     )
-    waits = and_(agent_jobs.c.status == "retry", agent_jobs.c.id.in_(_jobs_of(service.name)))
+    met = agent_jobs.c.error_json.contains(f'"service": {json.dumps(service.name)}', autoescape=True)
+    waits = and_(agent_jobs.c.status == "retry", agent_jobs.c.id.in_(_jobs_of(service.name)), met)
     number = connection.execute(select(func.count()).where(waits)).scalar_one()
     window = max(min(number * SPREAD_MS, MOST_SPREAD_MS), 1)
     due = literal(now) + (agent_jobs.c.id * 7919) % window

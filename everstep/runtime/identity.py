@@ -31,9 +31,15 @@ def _namespace() -> str:
     return ""
 
 
+def _machine_id() -> str:
+    """What tells machines of one name apart (machine-id(5)); empty where there is none, as in many containers."""
+    return _read("/etc/machine-id").strip()
+
+
 def _machine() -> str:
     """The host and its process namespace, in eight hexadecimal digits."""
-    return hashlib.sha256(f"{socket.gethostname()}|{_namespace()}".encode()).hexdigest()[:8]
+    named = f"{socket.gethostname()}|{_namespace()}|{_machine_id()}"
+    return hashlib.sha256(named.encode()).hexdigest()[:8]
 
 
 def _boot() -> str:
@@ -80,15 +86,20 @@ def is_surely_dead(worker: str) -> bool:
     process, _, part = worker.partition("/")
     if was_booted_since(process):
         return True
-    if not (fields := _here(process)):
+    fields = _here(process)
+    if not fields or fields[2] != _boot():
         return False
     return _is_gone(fields[3], fields[4]) and (not part or _is_gone(*part.split(":")[:2]))
 
 
 def was_booted_since(worker: str) -> bool:
-    """Whether the worker's machine was started anew since: that explains the death of all that ran there."""
+    """Whether the worker's machine was started anew since: that explains the death of all that ran there.
+
+    Without an id of the machine that is no proof: every host's first process namespace looks the same, and another host
+    may have this one's name.
+    """
     fields = _here(worker.partition("/")[0])
-    return bool(fields) and fields[2] != _boot()
+    return bool(fields) and fields[2] != _boot() and bool(_machine_id())
 
 
 def _here(worker: str) -> list[str]:

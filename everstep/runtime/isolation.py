@@ -25,6 +25,7 @@ from sqlalchemy import Connection
 from everstep.checkpoints import deaths
 from everstep.checkpoints.deaths import Death
 from everstep.checkpoints.jobs import Job, LostClaim
+from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.sqlite import Sqlite
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreUnavailable
@@ -253,7 +254,9 @@ class IsolatedRun:
         elif unsettled is not None and unsettled["unavailable"]:
             await self._give_back("its process could not reach the record")
         else:
-            how = self._killed or (f"could not settle it ({unsettled['error']})" if unsettled else _in_words(end.code))
+            how = self._killed or (
+                f"could not settle it ({without_secrets(unsettled['error'])})" if unsettled else _in_words(end.code)
+            )
             await self._died(self._death(end, how))
 
     def _death(self, end: _End, how: str) -> Death:

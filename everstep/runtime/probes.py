@@ -76,14 +76,14 @@ class Probes:
                 return
             if code == 0:
                 number = await self._store.awrite(lambda connection: services.open_gate(connection, current, now=now))
-                logger.info("%s works again (%s): %d jobs go on", service.name, command, number)
+                logger.info("%s works again, says its probe: %d jobs go on", service.name, number)
                 return
             wait = backoff.outage_delay_ms(str(service.symptom), service.outages, None, self._randomness)
             await self._store.awrite(
                 lambda connection: services.postpone(connection, current, now=now, until=now + wait, failed=True)
             )
             again = f"it is asked again in {wait / 1000:.0f} s"
-            logger.warning("%s is still out: its probe %r gave %s; %s", service.name, command, code, again)
+            logger.warning("%s is still out: its probe gave %s; %s", service.name, code, again)
         except StoreUnavailable as error:
             logger.error("%s", error)
 

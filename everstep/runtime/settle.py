@@ -76,8 +76,11 @@ def settle(
     current = jobs.lock(connection, job.id)
     if current.claim_no != job.claim_no or current.status != "running":
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
-    if outcome.kind not in ("released", "cancelled"):
-        services.passed(connection, current, now=now, but=_service_out(outcome))
+    out = _service_out(outcome)
+    if outcome.kind in ("done", "returned") or current.progress > job.progress:
+        services.passed(connection, current, now=now, but=out)
+    elif out is None:
+        services.end_trials(connection, current, now=now)
     if outcome.judgement is not None and outcome.judgement.evidence:
         detail = json.dumps(outcome.judgement.evidence)
         connection.execute(

@@ -223,7 +223,9 @@ class Worker:
             others = await self._store.aread(self._other_workers)
             dead = surely_dead(others)
             if not dead and not await self._store.aread(
-                lambda connection: claims.anything_ready(connection, now=now, graphs=names, limits=self._limits)
+                lambda connection: claims.anything_ready(
+                    connection, now=now, graphs=names, limits=self._limits, running=running
+                )
             ):
                 self._outage.passed("claims")
                 return []
@@ -257,7 +259,8 @@ class Worker:
 
     def _other_workers(self, connection: Connection) -> list[str]:
         migrate.check_version(migrate.version(connection), self._store.database.label)
-        held = select(agent_jobs.c.leased_by).where(agent_jobs.c.status == "running", agent_jobs.c.leased_by != self.id)
+        runs = and_(self._mine(), agent_jobs.c.status == "running")
+        held = select(agent_jobs.c.leased_by).where(runs, agent_jobs.c.leased_by != self.id)
         return [str(row[0]) for row in connection.execute(held.distinct())]
 
     def _mine(self) -> Any:

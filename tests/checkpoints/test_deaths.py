@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
+from sqlalchemy import update
 
 from everstep.checkpoints import claims, deaths
 from everstep.checkpoints.deaths import Death
 from everstep.checkpoints.jobs import Job, LostClaim
+from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.runtime.classify import Verdict
@@ -208,3 +210,28 @@ def test_many_workers_find_the_same_death_at_once(shared: Store) -> None:
             taken.result()
     assert {job.status for job in shared.jobs()} == {"running"}
     assert {counts(job) for job in shared.jobs()} == {(0, 0, 1)}
+
+
+def test_leases_that_end_a_moment_apart_are_judged_together(store: Store, clock: ManualClock) -> None:
+    """A look between the two would take the second job for one that died alone."""
+    first, second = held(store, 2)
+    clock.advance(100)
+    now = clock.now_ms()
+    store.write(lambda c: claims.heartbeat(c, now=now, worker="dead", lease_ms=LEASE, running=[second.id])).result()
+    clock.advance(LEASE - 100)
+    assert claim(store, "next", limit=9) == []
+    clock.advance(100)
+    taken = claim(store, "next", limit=9)
+    assert {job.id for job in taken} == {first.id, second.id}
+    assert [counts(job) for job in taken] == [(0, 0, 1)] * 2
+
+
+def test_a_suspect_that_must_run_alone_holds_up_others_for_ten_minutes(store: Store, clock: ManualClock) -> None:
+    """A worker with a job of days keeps the suspect waiting, but not all that comes behind it."""
+    (busy,) = held(store, 1)
+    suspect = store.enqueue("graph", {"who": "suspect"}, priority=10).job
+    store.write(lambda c: c.execute(update(agent_jobs).where(agent_jobs.c.id == suspect.id).values(suspect=2))).result()
+    behind = store.enqueue("graph", {"who": "behind"}).job
+    assert claim(store, "dead", running=[busy.id]) == []
+    clock.advance(claims.HOLD_UP_MS)
+    assert [job.id for job in claim(store, "dead", running=[busy.id])] == [behind.id]

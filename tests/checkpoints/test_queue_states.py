@@ -264,6 +264,6 @@ def _settings(examples: int) -> settings:
 
 
 TestQueueLife = QueueLife.TestCase
-TestQueueLife.settings = _settings(20)
+TestQueueLife.settings = _settings(12)
 TestQueueLifeOnPostgres = QueueLifeOnPostgres.TestCase
-TestQueueLifeOnPostgres.settings = _settings(8)
+TestQueueLifeOnPostgres.settings = _settings(5)

@@ -12,6 +12,7 @@ from everstep.checkpoints import claims, services
 from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import JobPolicy
+from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import ServiceNotFound
@@ -249,3 +250,76 @@ def test_an_outage_without_a_name_is_a_failure_of_the_job(store: Store) -> None:
     (job,) = take(store)
     after = end(store, job, out(service=None))
     assert (after.status, after.failures) == ("retry", 1)
+
+
+def test_a_job_that_takes_a_place_of_a_key_is_counted_though_nothing_waits(store: Store, clock: ManualClock) -> None:
+    """A take-over of one key's job beside a running one of the same key would be one too many."""
+    add(store, 1, concurrency_key="tenant", priority=0)
+    (lost,) = take(store, worker="gone")
+    clock.advance(LEASE)
+    urgent = add(store, 2, concurrency_key="tenant", priority=10)
+    assert [job.id for job in take(store, 1, worker="a")] == [urgent.id]
+    assert take(store, worker="b") == []
+    end(store, store.job_by_row(urgent.id), Outcome("done", values={}))
+    assert [job.id for job in take(store, worker="b")] == [lost.id]
+
+
+def test_a_key_named_as_a_graph_is_no_graph(store: Store) -> None:
+    """Places of graphs and of keys are counted apart."""
+    add(store, 1)
+    add(store, 2, concurrency_key="graph")
+    assert len(take(store, limits=Limits(graphs={"graph": 2}))) == 2
+
+
+def test_one_job_that_always_meets_it_does_not_hold_the_gate_for_all(store: Store, clock: ManualClock) -> None:
+    """It may be its own request that is refused: after three tries others try as well, and open the gate."""
+    poison = add(store, 1)
+    (job,) = take(store)
+    end(store, job, out())
+    other = add(store, 2)
+    tried: list[int] = []
+    while not tried or tried[-1] == poison.id:
+        assert len(tried) < 10
+        clock.advance((gate(store).opens_at or 0) - clock.now_ms())
+        (trial,) = take(store, 1)
+        tried.append(trial.id)
+        end(store, trial, out() if trial.id == poison.id else Outcome("done", values={}))
+    assert tried[-1] == other.id
+    assert gate(store).gate == "open"
+
+
+def test_a_job_that_cannot_try_does_not_keep_others_from_it(store: Store, clock: ManualClock) -> None:
+    """Who met the outage waits for something else for a day: one that never met it tries."""
+    add(store, 1)
+    (job,) = take(store)
+    end(store, job, out())
+    clock.advance(20_000)
+    (trial,) = take(store)
+    later = Verdict("retry", 24 * 3_600_000, True, "later", "rule")
+    end(store, trial, Outcome("error", error=RuntimeError("later"), verdict=later))
+    other = add(store, 2)
+    assert [one.id for one in take(store)] == [other.id]
+
+
+def test_a_leg_that_came_nowhere_proves_nothing(store: Store, clock: ManualClock) -> None:
+    """A trial that ended before its first step, for a changed graph say, leaves the gate closed; another tries."""
+    add(store, 1), add(store, 2)
+    for job in take(store):
+        end(store, job, out(symptom="payment_failed"))
+    clock.advance(3_600_000)
+    (trial,) = take(store)
+    end(store, trial, Outcome("review", questions=[Question("fingerprint", "x", {"question": "Go on?"})]))
+    assert gate(store).gate == "closed"
+    assert gate(store).symptom == "payment_failed"
+    assert len(take(store)) == 1
+
+
+def test_an_open_gate_shortens_no_other_wait(store: Store, clock: ManualClock) -> None:
+    """A job in a backoff of its own keeps it, though it needs the service."""
+    add(store, 1), add(store, 2)
+    one, two = take(store)
+    later = Verdict("retry", 3_600_000, True, "later", "rule")
+    waits = end(store, one, Outcome("error", error=RuntimeError("later"), verdict=later))
+    end(store, two, out())
+    assert store.open_service(HOST) == 1
+    assert store.job_by_row(one.id).next_run_at == waits.next_run_at

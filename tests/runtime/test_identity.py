@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from everstep.runtime import identity
 from everstep.runtime.identity import is_surely_dead, part_of, surely_dead, was_booted_since, worker_id
 
 
@@ -54,6 +55,12 @@ def test_a_killed_worker_is_dead_at_once(reaped: bool) -> None:
     process.communicate()
 
 
+@pytest.fixture
+def machine_with_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some containers have none."""
+    monkeypatch.setattr(identity, "_machine_id", lambda: "0123456789abcdef")
+
+
 def parts(**changed: str) -> str:
     """This process's worker id with some parts replaced."""
     names = ("host", "machine", "boot", "pid", "started", "random")
@@ -66,6 +73,7 @@ def test_another_process_with_the_same_number_proves_the_death() -> None:
     assert is_surely_dead(parts(started="1"))
 
 
+@pytest.mark.usefixtures("machine_with_an_id")
 def test_a_reboot_proves_the_death() -> None:
     """A worker of an earlier boot of this machine is dead, whatever runs under its number now."""
     assert is_surely_dead(parts(boot="00000000"))
@@ -89,12 +97,21 @@ def test_without_proof_nobody_is_dead(name: str) -> None:
     assert not is_surely_dead(name)
 
 
+@pytest.mark.usefixtures("machine_with_an_id")
 def test_only_a_restarted_machine_explains_a_death() -> None:
     """A worker of an earlier boot died with its machine, and what it started as well; a killed one did not."""
     assert was_booted_since(parts(boot="00000000"))
     assert was_booted_since(parts(boot="00000000") + "/1:1:x")
     assert not was_booted_since(parts(started="1"))
     assert not was_booted_since(parts(machine="00000000", boot="00000000"))
+
+
+def test_without_an_id_of_the_machine_another_boot_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hosts may have one name, and each its own boot; the lease alone can tell."""
+    monkeypatch.setattr(identity, "_machine_id", str)
+    assert not is_surely_dead(parts(boot="00000000", started="1"))
+    assert not was_booted_since(parts(boot="00000000"))
+    assert is_surely_dead(parts(started="1"))
 
 
 @pytest.mark.parametrize("own", ["99999999:1:x", "x:1:x", "", ":"])
