@@ -166,7 +166,7 @@ class _Worker:
     """Worker processes, one after another."""
 
     def __init__(self, folder: Path, url: str, concurrency: int) -> None:
-        self._command = [sys.executable, "-m", "everstep", "worker", "--until-idle", "--store", url]
+        self._command = [sys.executable, "-m", "everstep", "worker", "--until-idle", "--no-isolate", "--store", url]
         self._command += ["--config", str(folder / "langgraph.json"), "--concurrency", str(concurrency)]
         self._log = folder / "worker.log"
         self.pid = 0

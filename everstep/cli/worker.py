@@ -38,7 +38,12 @@ def finite(_context: click.Context, _parameter: click.Parameter, value: float) -
     show_default=True,
     help="Seconds a claim lasts without a heartbeat; after that another worker may take the job over.",
 )
-@click.option("--isolate", is_flag=True, help="Run every job in a process of its own, for graphs that leak or block.")
+@click.option(
+    "--isolate/--no-isolate",
+    default=None,
+    help="Run every job in a process of its own, for graphs that leak or block; or none. Without either only those do"
+    " that are suspected of having ended a worker.",
+)
 @click.option("--until-idle", is_flag=True, help="Exit 0 when no job is left that could run without a person.")
 @config_option
 @store_option
@@ -46,7 +51,7 @@ def finite(_context: click.Context, _parameter: click.Parameter, value: float) -
 def worker(
     concurrency: int,
     lease: float,
-    isolate: bool,
+    isolate: bool | None,
     until_idle: bool,
     config_path: Path,
     store_url: str,
@@ -91,7 +96,7 @@ def worker(
             lease=lease,
             listener=tell,
             policies=policies,
-            isolate=isolate or None,
+            isolate=isolate,
         )
         if not as_json:
             click.echo(f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}", err=True)
