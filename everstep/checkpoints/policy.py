@@ -88,7 +88,10 @@ class Acceptance:
 
     def __post_init__(self) -> None:
         if self.returns < 0 or not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise PayloadInvalid("an acceptance needs returns of at least 0 and a timeout above 0 seconds")
+            number, least = ("returns", "of at least 0") if self.returns < 0 else ("timeout", "above 0 seconds")
+            raise PayloadInvalid(
+                f"the acceptance's {number} is {getattr(self, number)}", next_step=f"give a number {least}"
+            )
         for command in self.verify:
             _check_command(command)
         if self.base is not None and not self.base.strip():

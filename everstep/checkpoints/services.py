@@ -26,6 +26,7 @@ NAME = re.compile(r"[^\s/?#@]{1,253}")
 
 SPREAD_MS = 250
 MOST_SPREAD_MS = 60_000
+AGAIN_MS = 15_000
 """Jobs whose gate opens become due a quarter of a second apart, within a minute at most, and do not rush in at once."""
 
 
@@ -85,6 +86,13 @@ def every(connection: Connection, *, gate: str | None = None) -> list[Service]:
     """The services that are known, by name."""
     query = select(table).order_by(table.c.name)
     query = query if gate is None else query.where(table.c.gate == gate)
+    return [_service(row) for row in connection.execute(query).mappings()]
+
+
+def holding(connection: Connection, job_id: int) -> list[Service]:
+    """The services that a job needs and that are out."""
+    needed = select(job_services.c.service).where(job_services.c.job_id == job_id)
+    query = select(table).where(table.c.gate == "closed", table.c.name.in_(needed)).order_by(table.c.name)
     return [_service(row) for row in connection.execute(query).mappings()]
 
 
@@ -186,9 +194,10 @@ def passed(connection: Connection, job: Job, *, now: int, but: str | None = None
 
 
 def end_trials(connection: Connection, job: Job, *, now: int) -> None:
-    """A claim ended before it came anywhere: it tells nothing of what it was to try, and another may."""
+    """A claim ended before it came anywhere: it tells nothing of what it was to try, and another may in a moment."""
     for service in tried_by(connection, job):
-        ended = {"trial_job_id": None, "trial_claim_no": None, "updated_at": now}
+        opens_at = now + AGAIN_MS
+        ended = {"trial_job_id": None, "trial_claim_no": None, "opens_at": opens_at, "updated_at": now}
         connection.execute(update(table).where(table.c.id == service.id).values(**ended))
 
 

@@ -254,6 +254,10 @@ class Store(Record):
         """The services jobs need or reported, by name."""
         return self.read(upstream.every)
 
+    def services_out(self, job: Job) -> list[Service]:
+        """The services that a job needs and that are out."""
+        return self.read(lambda connection: upstream.holding(connection, job.id))
+
     def open_service(self, name: str) -> int:
         """Open a service's gate: a person knows that it works again. The jobs that wait for it go on.
 

@@ -34,6 +34,10 @@ since_option = click.option(
 )
 
 
+MOST = 1e9
+"""The most units of time that a span counts: longer than there are computers."""
+
+
 def moment(given: str, now: int) -> int:
     """A moment, UTC milliseconds: a span before now (`90m`, `24h`, `7d`), or RFC 3339 with `Z` or an offset.
 
@@ -41,7 +45,7 @@ def moment(given: str, now: int) -> int:
         PayloadInvalid: It is neither; a time without an offset could be any hour.
     """
     if span := _SPAN.fullmatch(given.strip()):
-        return now - int(float(span[1]) * _UNITS[span[2]])
+        return max(now - int(min(float(span[1]), MOST) * _UNITS[span[2]]), 0)
     try:
         when = datetime.fromisoformat(given.strip())
     except ValueError:

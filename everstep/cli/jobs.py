@@ -80,7 +80,7 @@ def show(job_id: str, store_url: str, as_json: bool) -> None:
         view["evidence"] = store.evidence(job)
         view["acceptance"] = acceptance_view(job, view["evidence"])
         view["events"] = store.events(job)
-        view["next_action"] = next_action(job, reviews)
+        view["next_action"] = next_action(job, reviews, store.services_out(job))
     if as_json:
         print_json(view)
     else:
@@ -201,7 +201,8 @@ def retry(job_id: str, store_url: str, as_json: bool) -> None:
     with opened(store_url) as store:
         job = store.redrive(job_id)
         account = store.accounts([job]).get(job.id)
-    _print_status(job, account, as_json, "a worker will take it: everstep worker")
+        note = next_action(job, [], store.services_out(job))
+    _print_status(job, account, as_json, note)
 
 
 @click.command()

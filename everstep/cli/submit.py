@@ -129,7 +129,9 @@ def _wait(store: Store, job: Job) -> Job:
         if job.status in EXIT_CODES:
             break
         if job.status == "pending" and not hinted and time.monotonic() - started > 3:
-            click.echo("no worker has taken it yet; start one with: everstep worker", err=True)
+            out = store.services_out(job)
+            hint = next_action(job, [], out) if out else "no worker has taken it yet; start one with: everstep worker"
+            click.echo(hint, err=True)
             hinted = True
         time.sleep(POLL_S)
     if job.status == "done":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from everstep.checkpoints.effects import Effect
     from everstep.checkpoints.jobs import Job
     from everstep.checkpoints.reviews import Review
+    from everstep.checkpoints.services import Service
 
 STATUS_COLOURS = {
     "pending": "cyan",
@@ -133,8 +135,20 @@ def _argument_digest(review: Review) -> str:
     return own if isinstance(own, str) else review.value_digest
 
 
-def next_action(job: Job, reviews: list[Review]) -> str:
-    """What a person can do about the job now."""
+def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = ()) -> str:
+    """What a person can do about the job now.
+
+    Args:
+        job: The job.
+        reviews: Its reviews.
+        out: The services it needs that are out.
+    """
+    if job.status in ("pending", "retry") and out:
+        names = " and ".join(f"{service.name} ({service.symptom})" for service in out)
+        when = rfc3339(max(service.opens_at or 0 for service in out))
+        return (
+            f"nothing: it waits for {names}, tried next at {when} (works again? everstep services open {out[0].name})"
+        )
     open_ = [review for review in reviews if review.status == "open"]
     if job.status == "pending":
         return "a worker will take it: everstep worker"

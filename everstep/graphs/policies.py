@@ -5,11 +5,13 @@ The file is optional. A field it does not have is refused by name, because a lim
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.policy import Acceptance, Budget, JobPolicy
@@ -18,6 +20,19 @@ from everstep.errors import ConfigInvalid, PayloadInvalid
 FILE_NAME = "everstep.toml"
 
 AtLeastOne = Annotated[int, Field(ge=1)]
+
+
+def _address(given: str) -> str:
+    parts = urlsplit(given)
+    if not parts.hostname or parts.port == 0:  # which raises ValueError for a port that is none
+        raise ValueError("it names no host")
+    return given
+
+
+def _command(given: str) -> str:
+    if not shlex.split(given):  # which raises ValueError for a quotation that does not end
+        raise ValueError("it is empty; leave it out, and one of the jobs that wait tries the service")
+    return given
 
 
 class _Strict(BaseModel):
@@ -72,7 +87,7 @@ class ServiceSection(_Strict):
 
     concurrency: AtLeastOne | None = None
     tier: str | None = None
-    probe: str | None = None
+    probe: Annotated[str, AfterValidator(_command)] | None = None
 
 
 class KeysSection(_Strict):
@@ -84,15 +99,15 @@ class KeysSection(_Strict):
 class DeadLettersSection(_Strict):
     """`[dead_letters]`: `webhook` is told of each job that failed."""
 
-    webhook: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+\S*$")] | None = None
+    webhook: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+\S*$"), AfterValidator(_address)] | None = None
 
 
 class RetentionSection(_Strict):
     """`[retention]`: days that finished jobs, dead letters and keys of pruned jobs are kept."""
 
-    done_days: float = Field(default=30, ge=0)
-    failed_days: float = Field(default=90, ge=0)
-    key_days: float = Field(default=365, ge=0)
+    done_days: float = Field(default=30, ge=0, le=36_500)
+    failed_days: float = Field(default=90, ge=0, le=36_500)
+    key_days: float = Field(default=365, ge=0, le=36_500)
 
 
 class PriceSection(_Strict):

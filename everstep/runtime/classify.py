@@ -22,7 +22,7 @@ import sqlite3
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, cast, get_args
 from urllib.error import URLError
 
 from langgraph.errors import is_invalid_resume
@@ -121,10 +121,12 @@ def register(
         outage: What it tells of the service as a whole, as in `Verdict`.
 
     Raises:
-        ValueError: `kind` is none of the three.
+        ValueError: `kind` is none of the three, or `outage` no symptom.
     """
     if kind not in ("retry", "review", "failed"):
         raise ValueError(f"kind is retry, review or failed, not {kind!r}")
+    if outage is not None and outage not in get_args(Symptom):
+        raise ValueError(f"outage is one of {', '.join(get_args(Symptom))}, not {outage!r}")
     reason = f"{exception_type.__qualname__} is registered as {kind}"
     _registered[exception_type] = Rule(kind, reason, surely_not_sent, outage)
 

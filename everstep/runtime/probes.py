@@ -72,7 +72,7 @@ class Probes:
         now = self._store.clock.now_ms()
         try:
             current = await self._store.aread(lambda connection: services.find(connection, service.name))
-            if current.gate == "open":
+            if (current.gate, current.closed_at) != ("closed", service.closed_at):  # another outage, or none
                 return
             if code == 0:
                 number = await self._store.awrite(lambda connection: services.open_gate(connection, current, now=now))

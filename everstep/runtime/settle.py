@@ -79,7 +79,7 @@ def settle(
     out = _service_out(outcome)
     if outcome.kind in ("done", "returned") or current.progress > job.progress:
         services.passed(connection, current, now=now, but=out)
-    elif out is None:
+    elif out is None and outcome.kind not in ("released", "cancelled"):
         services.end_trials(connection, current, now=now)
     if outcome.judgement is not None and outcome.judgement.evidence:
         detail = json.dumps(outcome.judgement.evidence)

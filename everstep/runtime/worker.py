@@ -154,8 +154,9 @@ class Worker:
                     if self._too_new is not None:
                         raise self._too_new
                     return
-                if not claimed and not self._draining:
+                if not self._draining:
                     await self._probes.ask()
+                if not claimed and not self._draining:
                     await self._unserved.tell(at_once=until_idle)
                 if until_idle and not self._running and not claimed and await self._nothing_left():
                     return

@@ -298,6 +298,7 @@ def test_a_job_that_cannot_try_does_not_keep_others_from_it(store: Store, clock:
     later = Verdict("retry", 24 * 3_600_000, True, "later", "rule")
     end(store, trial, Outcome("error", error=RuntimeError("later"), verdict=later))
     other = add(store, 2)
+    clock.advance(services.AGAIN_MS)
     assert [one.id for one in take(store)] == [other.id]
 
 
@@ -311,6 +312,8 @@ def test_a_leg_that_came_nowhere_proves_nothing(store: Store, clock: ManualClock
     end(store, trial, Outcome("review", questions=[Question("fingerprint", "x", {"question": "Go on?"})]))
     assert gate(store).gate == "closed"
     assert gate(store).symptom == "payment_failed"
+    assert take(store) == []
+    clock.advance(services.AGAIN_MS)
     assert len(take(store)) == 1
 
 

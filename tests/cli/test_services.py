@@ -56,7 +56,10 @@ def test_a_service_that_is_out_is_listed_shown_and_opened(folder: Folder) -> Non
     assert b"secret" not in (folder.path / "everstep.db").read_bytes()
     assert "everstep services open api.example.com" in folder.run("services").out
     assert submitted["id"] in folder.run("services", "show", "api.example.com").out
-    assert folder.run("services", "open", "api.example.com", "--json").value["jobs"] == 1
+    told = folder.run("show", submitted["id"], "--json").value["next_action"]
+    assert "api.example.com (subscription_ended)" in told
+    assert "everstep services open api.example.com" in folder.run("retry", submitted["id"]).out
+    assert folder.run("services", "open", "api.example.com", "--json").value["jobs"] == 0  # it is due already
     assert {service["gate"] for service in folder.run("services", "--json").value} == {"open"}
 
 
@@ -78,6 +81,12 @@ def test_bad_names_are_refused(folder: Folder) -> None:
         ("[graphs.agent]\nconcurrency = 0", "graphs.agent.concurrency"),
         ("[graphs.agent.budget]\nsteps = -1", "steps"),
         ("[graphs", "everstep.toml"),
+        ("[services.x]\nprobe = ''", "services.x.probe"),
+        ('[services.x]\nprobe = "curl \'x"', "services.x.probe"),
+        ("[dead_letters]\nwebhook = 'http://host:99999999/x'", "dead_letters.webhook"),
+        ("[dead_letters]\nwebhook = 'http://[::1/x'", "dead_letters.webhook"),
+        ("[retention]\ndone_days = 1e9", "retention.done_days"),
+        ("[graphs.agent.acceptance]\nverify = ['true']\nreturns = -1", "returns is -1"),
     ],
 )
 def test_a_mistake_in_everstep_toml_is_refused_by_name(folder: Folder, text: str, told: str) -> None:
