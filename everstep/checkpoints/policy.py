@@ -88,9 +88,10 @@ class Acceptance:
 
     def __post_init__(self) -> None:
         if self.returns < 0 or not (math.isfinite(self.timeout) and self.timeout > 0):
-            number, least = ("returns", "of at least 0") if self.returns < 0 else ("timeout", "above 0 seconds")
+            number, least = ("returns", "at least 0") if self.returns < 0 else ("timeout", "above 0 seconds")
             raise PayloadInvalid(
-                f"the acceptance's {number} is {getattr(self, number)}", next_step=f"give a number {least}"
+                f"the acceptance's {number} is {getattr(self, number)}, and must be {least}",
+                next_step="give another number",
             )
         for command in self.verify:
             _check_command(command)
