@@ -102,13 +102,17 @@ def judge(
 def is_unripe(connection: Connection, job: Job, dead: Collection[str], *, now: int, patience_ms: int) -> bool:
     """Whether another job's lease of the same worker ends in a moment: then all it held are judged together.
 
+    It is waited for at most so long after this job's own lease has ended.
+
     Args:
         connection: The write transaction.
         job: The job as that worker held it.
         dead: Workers proven dead.
         now: UTC milliseconds.
-        patience_ms: How long a moment is, milliseconds; a worker that lives has more than that left of each lease.
+        patience_ms: How long a moment is, milliseconds.
     """
+    if job.leased_by in dead or now - (job.lease_until or 0) >= patience_ms:
+        return False
     left = [(other.lease_until or 0) - now for other in _others(connection, job) if other.leased_by not in dead]
     return any(0 < milliseconds <= patience_ms for milliseconds in left)
 

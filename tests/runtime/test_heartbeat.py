@@ -77,7 +77,7 @@ def test_it_follows_what_runs(store: Store) -> None:
 def test_it_reports_a_job_that_was_taken_over(store: Store, clock: ManualClock) -> None:
     """A job another worker has claimed is no longer held, and its lease is left alone."""
     one, two = two_jobs(store)
-    clock.advance(LEASE_MS)
+    clock.advance(LEASE_MS + claims.MOMENT_MS)
     now, kept = clock.now_ms(), [two.id]
     store.write(lambda c: claims.heartbeat(c, now=now, worker="a", lease_ms=LEASE_MS, running=kept)).result()
     (taken,) = claim(store, "b", lease_ms=999_999)
