@@ -128,12 +128,12 @@ def raised(action: Callable[[], Any]) -> BaseException:
 
 
 def _httpx(url: str, patience_s: float = PATIENCE_S) -> None:
-    timeout = httpx.Timeout(5, read=patience_s)
+    timeout = httpx.Timeout(PATIENCE_S, read=patience_s)
     httpx.post(url, timeout=timeout, trust_env=False).raise_for_status()
 
 
 def _httpx2(url: str, patience_s: float = PATIENCE_S) -> None:
-    timeout = httpx2.Timeout(5, read=patience_s)
+    timeout = httpx2.Timeout(PATIENCE_S, read=patience_s)
     httpx2.post(url, timeout=timeout, trust_env=False).raise_for_status()
 
 
@@ -151,14 +151,14 @@ def _aiohttp(url: str, patience_s: float = PATIENCE_S) -> None:
 
 
 def _openai(url: str, patience_s: float = PATIENCE_S, retries: int = 0) -> None:
-    timeout = httpx2.Timeout(5, read=patience_s)
+    timeout = httpx2.Timeout(PATIENCE_S, read=patience_s)
     with openai.OpenAI(base_url=url, api_key="none", max_retries=retries, timeout=timeout) as client:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
 
 
 def _openai_async(url: str, patience_s: float = PATIENCE_S) -> None:
     async def ask() -> None:
-        timeout = httpx2.Timeout(5, read=patience_s)
+        timeout = httpx2.Timeout(PATIENCE_S, read=patience_s)
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=timeout) as client:
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
 
@@ -166,7 +166,7 @@ def _openai_async(url: str, patience_s: float = PATIENCE_S) -> None:
 
 
 def _anthropic(url: str, patience_s: float = PATIENCE_S, retries: int = 0) -> None:
-    timeout = httpx2.Timeout(5, read=patience_s)
+    timeout = httpx2.Timeout(PATIENCE_S, read=patience_s)
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=retries, timeout=timeout) as client:
         client.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "hello"}])
 
