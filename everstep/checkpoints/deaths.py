@@ -114,7 +114,7 @@ def is_unripe(connection: Connection, job: Job, dead: Collection[str], *, now: i
     if job.leased_by in dead or now - (job.lease_until or 0) >= patience_ms:
         return False
     left = [(other.lease_until or 0) - now for other in _others(connection, job) if other.leased_by not in dead]
-    return any(0 < milliseconds <= patience_ms for milliseconds in left)
+    return any(0 < milliseconds < patience_ms for milliseconds in left)
 
 
 def another_death(job: Job, *, alone: bool) -> dict[str, int]:
