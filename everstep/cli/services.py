@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everstep.cli.classify import OUTAGES
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import print_json
 from everstep.clock import rfc3339
@@ -14,13 +15,6 @@ if TYPE_CHECKING:
     from everstep.checkpoints.services import Service
     from everstep.checkpoints.store import Store
 
-SYMPTOMS = {
-    "service_unavailable": "the service is away",
-    "rate_limited": "it takes fewer requests for a while",
-    "usage_limit": "the account's usage limit is reached",
-    "payment_failed": "the account could not be billed",
-    "subscription_ended": "the account's subscription has ended",
-}
 SHOWN_EVENTS = 20
 
 
@@ -116,6 +110,6 @@ def _print_service(view: dict[str, Any]) -> None:
     if view["gate"] == "open":
         click.echo(f"{click.style('open  ', fg='green')}  {view['name']}  {jobs}")
         return
-    click.echo(f"{click.style('closed', fg='red')}  {view['name']}  {SYMPTOMS[view['symptom']]}; {jobs}")
+    click.echo(f"{click.style('closed', fg='red')}  {view['name']}  {OUTAGES[view['symptom']]}; {jobs}")
     click.echo(f"        out since {view['closed_at']}, {view['outages']} tries; the next at {view['opens_at']}")
     click.echo(f"        next: when it works again, everstep services open {view['name']}")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -24,6 +23,7 @@ from everstep.clock import ManualClock
 from everstep.errors import JobStateConflict, ReviewAnswered, ReviewAnswerInvalid
 from everstep.runtime.classify import Verdict
 from everstep.runtime.settle import Outcome, settle
+from tests.support.machines import machine_settings
 from tests.support.record import claim, record
 
 LEASE = 10_000
@@ -471,17 +471,7 @@ class JobLifeOnPostgres(JobLife):
     database = "postgres"
 
 
-def _settings(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        stateful_step_count=40,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-    )
-
-
 TestJobLife = JobLife.TestCase
-TestJobLife.settings = _settings(30)
+TestJobLife.settings = machine_settings(30)
 TestJobLifeOnPostgres = JobLifeOnPostgres.TestCase
-TestJobLifeOnPostgres.settings = _settings(15)
+TestJobLifeOnPostgres.settings = machine_settings(15)

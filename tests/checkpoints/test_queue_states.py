@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -26,6 +25,7 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.runtime.classify import Verdict
 from everstep.runtime.settle import Outcome, settle
+from tests.support.machines import machine_settings
 from tests.support.record import record
 
 LEASE = 10_000
@@ -253,17 +253,7 @@ class QueueLifeOnPostgres(QueueLife):
     database = "postgres"
 
 
-def _settings(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        stateful_step_count=40,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-    )
-
-
 TestQueueLife = QueueLife.TestCase
-TestQueueLife.settings = _settings(12)
+TestQueueLife.settings = machine_settings(12)
 TestQueueLifeOnPostgres = QueueLifeOnPostgres.TestCase
-TestQueueLifeOnPostgres.settings = _settings(5)
+TestQueueLifeOnPostgres.settings = machine_settings(5)
