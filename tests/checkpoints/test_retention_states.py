@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sqlalchemy import select
@@ -24,6 +23,7 @@ from everstep.checkpoints.retention import DAY_MS, Rules
 from everstep.checkpoints.schema import job_events, tombstones
 from everstep.clock import ManualClock
 from everstep.errors import JobPruned, JobStateConflict, KeyConflict
+from tests.support.machines import machine_settings
 from tests.support.record import record
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -171,17 +171,7 @@ class KeysOnPostgres(Keys):
     database = "postgres"
 
 
-def _settings(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        stateful_step_count=30,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-    )
-
-
 TestKeys = Keys.TestCase
-TestKeys.settings = _settings(20)
+TestKeys.settings = machine_settings(20, steps=30)
 TestKeysOnPostgres = KeysOnPostgres.TestCase
-TestKeysOnPostgres.settings = _settings(6)
+TestKeysOnPostgres.settings = machine_settings(6, steps=30)

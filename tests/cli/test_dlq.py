@@ -91,6 +91,7 @@ def test_a_moment_has_one_meaning() -> None:
     now = int(datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp() * 1000)
     for given, hours in (("90m", 1.5), ("24h", 24), ("7d", 168), ("0.5h", 0.5), ("3600s", 1)):
         assert moment(given, now) == now - hours * HOUR_MS
+    assert moment("999999999999999d", now) == 0
     assert moment("2026-11-30T11:00:00Z", now) == moment("2026-11-30T12:00:00+01:00", now) == now - HOUR_MS
     for wrong in ("2026-11-30T11:00:00", "yesterday", "", "-3h", "24", "7 days"):
         with pytest.raises(PayloadInvalid):

@@ -491,3 +491,9 @@ def test_no_library_is_imported_to_classify() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )
     assert done.stdout.split() == ["set()", "False"]
+
+
+def test_an_outage_that_is_none_is_not_registered() -> None:
+    """Commands could not say later what it means."""
+    with pytest.raises(ValueError, match="rate_limited"):
+        register(LookupError, "retry", outage="foo")  # pyright: ignore[reportArgumentType]
