@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from everstep.errors import StoreCorrupt, StoreTooNew
 
-HEAD = "0003"
+HEAD = "0004"
 
 _migrating = threading.Lock()
 

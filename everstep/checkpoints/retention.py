@@ -197,8 +197,9 @@ def remove(
 
 
 def owned_tables() -> list[Table]:
-    """The tables whose rows belong to a job and go with it: those that refer to it by a foreign key."""
-    return [each for each in metadata.sorted_tables if any(key.column is agent_jobs.c.id for key in each.foreign_keys)]
+    """The tables whose rows belong to a job and go with it, those that refer to others of them first."""
+    ordered = reversed(metadata.sorted_tables)
+    return [each for each in ordered if any(key.column is agent_jobs.c.id for key in each.foreign_keys)]
 
 
 def _candidates(connection: Connection, before: Mapping[str, int], graph: str | None, after: int) -> list[int]:

@@ -15,7 +15,15 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.retention import BATCH, DAY_MS, Rules
 from everstep.checkpoints.reviews import Question
-from everstep.checkpoints.schema import agent_jobs, evidence, metadata, tombstones, upstream_events
+from everstep.checkpoints.schema import (
+    agent_jobs,
+    evidence,
+    metadata,
+    span_outbox,
+    spans,
+    tombstones,
+    upstream_events,
+)
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import JobNotFound, JobPruned, JobStateConflict, KeyConflict, PayloadInvalid
@@ -94,6 +102,10 @@ def a_whole_job(store: Store) -> Job:
         connection.execute(
             upstream_events.insert().values(service="api.example", symptom="s", check_time=now, job_id=job.id)
         )
+        span = {"job_id": job.id, "leg": 1, "span_id": "00f067aa0ba902b7", "started_ns": now, "body": b""}
+        row = connection.execute(spans.insert().values(**span).returning(spans.c.id)).scalar_one()
+        waiting = {"job_id": job.id, "span": row, "destination": "http://collector:4318", "queued_at": now}
+        connection.execute(span_outbox.insert().values(**waiting))
 
     store.write(more).result()
     return store.job(job.public_id)
