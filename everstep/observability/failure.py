@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from langgraph.errors import GraphBubbleUp
 
+from everstep.credentials import without_secrets
 from everstep.observability.attributes import STACK_LIMIT, STATUS_LIMIT, bounded
 
 
@@ -29,15 +30,15 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Describe an exception; one whose text cannot be had is described without it."""
+        """Describe an exception, without credentials; one whose text cannot be had is described without it."""
         kind = type(error)
         name = kind.__name__
         try:
-            message = str(error)
+            message = without_secrets(str(error))
         except Exception:
             message = "(the exception has no readable text)"
         try:
-            stack = "".join(traceback.format_exception(error))
+            stack = without_secrets("".join(traceback.format_exception(error)))
         except Exception:
             stack = ""
         return cls(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.checkpoints.payload import SECRET_NAMES, check_payload, find_secrets, names_secret
+from everstep.checkpoints.payload import check_payload, find_secrets
+from everstep.credentials import SECRET_NAMES, names_secret
 from everstep.errors import SecretInPayload
 
 _LISTED = [
