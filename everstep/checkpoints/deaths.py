@@ -74,6 +74,8 @@ def judge(
 ) -> Judgement:
     """Judge a job whose worker is gone, and with it the others that it held, as far as they are lost, too.
 
+    A worker that finds a claim of its own, which it does not run, never heard that it was made: nobody died.
+
     Args:
         connection: The write transaction.
         job: The job as that worker held it.
@@ -82,6 +84,8 @@ def judge(
         now: UTC milliseconds.
         actor: The worker that found it.
     """
+    if job.leased_by == actor and job.cancel_requested_at is None:
+        return Judgement({})
     others = [] if job.leased_by in rebooted else _others(connection, job)
     death = Death(job.leased_by or "", beside=len(others))
     lost = [other for other in others if other.leased_by in dead or (other.lease_until or 0) <= now]

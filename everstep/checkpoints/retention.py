@@ -225,7 +225,10 @@ def _deletable(
 
 
 def _with_living_kin(connection: Connection, found: Sequence[Job], lock: bool) -> set[int]:
-    """Row ids of those jobs that have an ancestor or a descendant that has not ended."""
+    """Row ids of those jobs that have an ancestor or a descendant that has not ended.
+
+    Done ones also if an ancestor failed and stays: whoever retries it goes on with the budget that they used of.
+    """
     kin = select(agent_jobs.c.id, agent_jobs.c.parent_id, agent_jobs.c.status).order_by(agent_jobs.c.id)
     kin = kin.with_for_update() if lock else kin
     alive: set[int] = set()
@@ -236,6 +239,7 @@ def _with_living_kin(connection: Connection, found: Sequence[Job], lock: bool) -
         rows = _in_parts(connection, kin, agent_jobs.c.parent_id, list(below))
         alive.update(*(below[row.parent_id] for row in rows if row.status not in ENDED))
         below = {row.id: below[row.parent_id] for row in rows}
+    going, done = {job.id for job in found} - alive, {job.id for job in found if job.status == "done"}
     above: dict[int, set[int]] = {}  # by the row that comes next: the jobs that descend from it
     for job in found:
         if job.parent_id is not None:
@@ -243,6 +247,7 @@ def _with_living_kin(connection: Connection, found: Sequence[Job], lock: bool) -
     while above:
         rows = _in_parts(connection, kin, agent_jobs.c.id, list(above))
         alive.update(*(above[row.id] for row in rows if row.status not in ENDED))
+        alive.update(*(above[row.id] & done for row in rows if row.status == "failed" and row.id not in going))
         following: dict[int, set[int]] = {}
         for row in rows:
             if row.parent_id is not None:

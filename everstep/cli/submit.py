@@ -80,7 +80,7 @@ def submit(
     payload.check_input(value, allow_secret_keys=allow_secret_keys)  # before there is a record
     configuration = read_configuration(config_path)
     require_name(graph, list(configuration.graphs), configuration.path)
-    policy = read_policies(config_path).of_graph(graph)
+    policy = read_policies(config_path, configuration.graphs).of_graph(graph)
     policy = replace(policy, services=(*policy.services, *needed), concurrency_key=concurrency_key)
     policy = replace(policy, acceptance=merged(policy.acceptance, acceptance))
     policy = replace(policy, budget=budget.merged(policy.budget, limits))

@@ -72,7 +72,7 @@ def worker(
     )
     logging.getLogger("everstep").setLevel(logging.INFO)
     catalogue = GraphCatalogue.from_config(config_path)
-    policies = read_policies(config_path)
+    policies = read_policies(config_path, catalogue.names())
     catalogue.prepare()  # the configuration's `env` may say where traces go
     output = sys.stdout
 

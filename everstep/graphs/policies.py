@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import shlex
 import tomllib
+from collections.abc import Collection
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -160,11 +162,12 @@ class Policies(_Strict):
         return JobPolicy(budget, acceptance, tuple(section.services))
 
 
-def read_policies(config_path: Path) -> Policies:
+def read_policies(config_path: Path, graphs: Collection[str] | None = None) -> Policies:
     """Read the `everstep.toml` beside a `langgraph.json`; without one, nothing is limited.
 
     Args:
         config_path: The `langgraph.json`.
+        graphs: The graphs it has, so that a name that is none of them is refused; any passes when None.
 
     Raises:
         ConfigInvalid: It cannot be read, or an entry is not what it can be; the message names the entry.
@@ -188,6 +191,11 @@ def read_policies(config_path: Path) -> Policies:
         raise _invalid(path, f"{where}: {first['msg']}", advice) from error
     except PayloadInvalid as error:
         raise _invalid(path, error.message, error.next_step) from error
+    for name in policies.graphs:
+        if graphs is not None and name not in graphs:
+            close = get_close_matches(name, graphs, n=1)
+            advice = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(sorted(graphs))}."
+            raise _invalid(path, f"graphs.{name}: {config_path.name} has no such graph", advice)
     return policies
 
 

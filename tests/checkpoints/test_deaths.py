@@ -94,6 +94,15 @@ def test_a_failure_after_progress_forgets_the_deaths_before(store: Store) -> Non
     assert counts(settled(store, store.job_by_row(job.id), error)) == (1, 0, 0)
 
 
+def test_a_worker_that_never_heard_of_its_claim_has_not_died(store: Store, clock: ManualClock) -> None:
+    """A claim whose answer was lost ends with its lease; the worker that made it takes the job, and nothing counts."""
+    held(store, 2, worker="living")
+    clock.advance(300_001)
+    again = claim(store, "living", limit=2)
+    assert [counts(job) for job in again] == [(0, 0, 0), (0, 0, 0)]
+    assert [job.claim_no for job in again] == [2, 2]
+
+
 def test_a_restarted_machine_explains_a_death(store: Store) -> None:
     """What ran on a machine that lost its power is taken over as it is: nobody is suspect, nothing is counted."""
     held(store, 2)

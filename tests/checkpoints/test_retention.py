@@ -227,6 +227,21 @@ def test_a_family_is_kept_while_one_of_it_lives(store: Store) -> None:
     assert store.jobs() == []
 
 
+def test_what_is_done_is_kept_while_an_ancestor_that_failed_is(store: Store, clock: ManualClock) -> None:
+    """A failed job may be retried, and its budget counts what was done for it; what it leaves goes with it."""
+    eldest, middle, other = failed(store, "eldest"), done(store, "middle"), done(store, "other")
+    young = done(store, "young")
+    adopt(store, middle, eldest)
+    adopt(store, young, middle)
+    adopt(store, other, failed(store, "purged"))
+    clock.advance(31 * DAY_MS)
+    assert (store.prune(Rules(), dry_run=True).kept, store.prune(Rules()).kept) == (3, 3)
+    assert {"eldest", "middle", "young", "other"} < names(store)
+    clock.advance(60 * DAY_MS)
+    assert store.prune(Rules()).jobs == {"done": 3, "failed": 2}
+    assert store.jobs() == []
+
+
 def test_children_become_those_of_the_grandparent(store: Store) -> None:
     """A child whose parent is deleted belongs to its grandparent; when that goes as well, to nobody."""
     eldest, middle, young = (failed(store, name) for name in ("eldest", "middle", "young"))

@@ -79,6 +79,7 @@ def test_bad_names_are_refused(folder: Folder) -> None:
     [
         ("[graphs.agent]\nconcurency = 2", "concurrency"),
         ("[graphs.agent]\nconcurrency = 0", "graphs.agent.concurrency"),
+        ("[graphs.agnet]\nconcurrency = 1", "graphs.agnet: langgraph.json has no such graph"),
         ("[graphs.agent.budget]\nsteps = -1", "steps"),
         ("[graphs", "everstep.toml"),
         ("[services.x]\nprobe = ''", "services.x.probe"),
