@@ -1,0 +1,64 @@
+"""What traces cost a step: the same worker and agent with traces off, on, and sent to where nobody answers."""
+
+from __future__ import annotations
+
+from bench.collectors import black_hole, collector
+from bench.figures import ratio
+from bench.processes import OWN, ChildFailed
+from bench.processes import run as in_process
+from bench.run import Run, raw
+from bench.tables import Section, Table, Target
+
+OFF, ON, HOLE = "traces off", "traces on", "an endpoint that never answers"
+ALLOWED = 1.05
+"""How much longer a step may take."""
+
+
+def run(run: Run) -> Section:
+    """Measure it."""
+    section = Section("telemetry", "What traces cost a step")
+    steps = run.scale.steps[0]
+
+    def once(name: str) -> dict[str, float]:
+        with run.place() as folder, collector() as taken, black_hole() as hole:
+            endpoint = {OFF: None, ON: taken.url, HOLE: hole}[name]
+            answer = in_process(OWN, "bench.telemetry_child:run", folder=folder, steps=steps, endpoint=endpoint)
+            if name == ON and len(taken.spans) < steps:
+                raise ChildFailed(f"{len(taken.spans)} spans of {steps} steps arrived")
+        return {
+            "ms_per_step": answer["seconds"] * 1000 / steps,
+            "commits_per_step": answer["commits"] / steps,
+            "kilobytes_per_step": answer["bytes"] / 1000 / steps,
+        }
+
+    found = run.measure("telemetry", [OFF, ON, HOLE], once, section.failures)
+    section.raw = raw(found)
+    base = found.get(OFF)
+    section.tables = [
+        Table(
+            "the whole worker, one agent, one AIMessage of 1 KB a step",
+            ["traces", "ms a step", "of off", "commits a step", "KB stored a step"],
+            [
+                [
+                    name,
+                    each["ms_per_step"].text(2),
+                    ratio(each["ms_per_step"].median, base["ms_per_step"].median) if base and name != OFF else "",
+                    each["commits_per_step"].text(2),
+                    each["kilobytes_per_step"].text(1),
+                ]
+                for name, each in found.items()
+            ],
+        )
+    ]
+    section.notes = [
+        f"{steps:,} steps that do nothing but add a message, so a step takes as little as it can. The time is from the"
+        " first claim to the worker's end, its last export or its giving up included. The collector is a process of its"
+        " own."
+    ]
+    if base:
+        for name in (ON, HOLE):
+            if name in found:
+                share = found[name]["ms_per_step"].median / base["ms_per_step"].median
+                wanted, got = f"≤ {ALLOWED} × without", f"{share:.2f} ×"
+                section.targets.append(Target(f"A step with {name}", wanted, got, share <= ALLOWED))
+    return section
