@@ -17,6 +17,7 @@ from everstep.errors import StoreUrlInvalid
 if TYPE_CHECKING:
     from everstep.checkpoints.saver import StepSaver
 
+_NOTIFIED = "everstep.notified"
 ID_LENGTH = len("00000000-0000-7000-8000-000000000000")
 
 
@@ -26,12 +27,10 @@ class Database(Protocol):
     Attributes:
         label: Its name for people: a path, or a URL without password.
         checkpoint_tables: LangGraph's tables in it.
-        poll_s: Seconds after which a worker looks for work though nobody woke it.
     """
 
     label: str
     checkpoint_tables: tuple[str, ...]
-    poll_s: float
 
     def prepare(self, *, create: bool) -> None:
         """Create or migrate the record; does nothing when it is up to date.
@@ -104,8 +103,19 @@ class Database(Protocol):
         """
         ...
 
-    def listen(self, wake: Callable[[], None]) -> AbstractContextManager[Any]:
-        """While entered, call `wake` (on any thread) when another process may have made work ready."""
+    def listen(self, wake: Callable[[], None]) -> AbstractContextManager[float]:
+        """While entered, call `wake` (on any thread) when a process may have made work ready.
+
+        Gives the seconds after which to look for work though nobody was woken.
+        """
+        ...
+
+    def ring(self) -> None:
+        """Wake those who listen: a transaction that called `notify` is committed. Never waits, never fails."""
+        ...
+
+    def close(self) -> None:
+        """Close what belongs to no connection."""
         ...
 
 
@@ -148,9 +158,16 @@ def has_id(column: ColumnElement[str], given: str) -> ColumnElement[bool]:
 
 
 def notify(connection: Connection) -> None:
-    """Wake the workers of other processes when this transaction commits; where nothing can, they look by themselves."""
+    """Wake the workers of all processes when this transaction commits; where nothing can, they look by themselves."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_notify('everstep', '')")
+    else:
+        connection.info[_NOTIFIED] = True
+
+
+def notified(connection: Connection) -> bool:
+    """Whether `notify` was called on this connection, and it is left to its owner to ring; asked once only."""
+    return connection.dialect.name != "postgresql" and bool(connection.info.pop(_NOTIFIED, False))
 
 
 def require_writable(connection: Connection) -> None:

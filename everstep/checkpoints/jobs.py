@@ -218,7 +218,7 @@ def transition(connection: Connection, job: Job, to: str, *, now: int, actor: st
         raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
     after = get(connection, job.id)
     note_event(connection, after, job.status, to, now, actor, reason)
-    if to == "pending":
+    if to in ("pending", "retry"):  # and who waits for a moment learns of another one
         notify(connection)
     return after
 

@@ -107,7 +107,7 @@ class Postgres:
     """
 
     checkpoint_tables: tuple[str, ...] = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
-    poll_s = 1.0
+    poll_s = 1.0  # seconds after which a worker looks for work though nobody woke it
 
     def __init__(self, url: str) -> None:
         try:
@@ -287,7 +287,7 @@ class Postgres:
         )
 
     @contextmanager
-    def listen(self, wake: Callable[[], None]) -> Generator[None]:
+    def listen(self, wake: Callable[[], None]) -> Generator[float]:
         stop = threading.Event()
 
         def hear() -> None:
@@ -304,6 +304,12 @@ class Postgres:
 
         threading.Thread(target=hear, name="everstep-listen", daemon=True).start()
         try:
-            yield
+            yield self.poll_s
         finally:
             stop.set()  # it ends by itself, within `_LISTEN_S`
+
+    def ring(self) -> None:
+        pass  # the server did, as it committed
+
+    def close(self) -> None:
+        pass  # all it holds are connections

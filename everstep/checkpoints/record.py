@@ -91,6 +91,7 @@ class Record:
         self._writing.dispose()
         self._reading.dispose()
         self.checkpoint_reader.close()
+        self.database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -105,9 +106,13 @@ class Record:
         """How many write transactions this process has committed to the record."""
         return self._writer.commits
 
-    def write(self, operation: Callable[[Connection], T]) -> Future[T]:
-        """Queue a write; the future resolves when it is committed."""
-        return self._writer.submit(operation)
+    def write(self, operation: Callable[[Connection], T], *, patient: bool = False) -> Future[T]:
+        """Queue a write; the future resolves when it is committed, which a patient one may wait for a little."""
+        return self._writer.submit(operation, patient=patient)
+
+    def settle(self) -> None:
+        """Wait for the patient writes that are held, so that a read sees them."""
+        self._writer.settle()
 
     async def awrite(self, operation: Callable[[Connection], T]) -> T:
         """Queue a write and wait for its commit without blocking the event loop."""

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from everstep.checkpoints import migrate
+from everstep.checkpoints.wake_ups import WakeUps
 from everstep.clock import Clock, SystemClock
 from everstep.errors import BackupImpossible, EverstepError, StoreCorrupt, StoreNotFound, StoreUnavailable
 
@@ -48,14 +49,18 @@ class Sqlite:
 
     Attributes:
         path: The file, absolute.
+        poll_s: Seconds after which a worker looks for work where it cannot be woken.
+        listening_poll_s: The same where it can.
     """
 
     checkpoint_tables: tuple[str, ...] = ("checkpoints", "writes")
     poll_s = 0.2
+    listening_poll_s = 1.0
 
     def __init__(self, url: str) -> None:
         self.path = Path(url.removeprefix("sqlite:///")).absolute()
         self.label = str(self.path)
+        self._wake_ups = WakeUps(self.path)
 
     def prepare(self, *, create: bool) -> None:
         prepare(self.path, create=create)
@@ -102,8 +107,16 @@ class Sqlite:
     def backup(self, target: Path) -> None:
         backup(self.path, target)
 
-    def listen(self, wake: Callable[[], None]) -> AbstractContextManager[Any]:
-        return nullcontext()  # nothing tells of other processes' writes; a look costs little
+    @contextmanager
+    def listen(self, wake: Callable[[], None]) -> Generator[float]:
+        with self._wake_ups.listen(wake) as possible:
+            yield self.listening_poll_s if possible else self.poll_s
+
+    def ring(self) -> None:
+        self._wake_ups.ring()
+
+    def close(self) -> None:
+        self._wake_ups.close()
 
 
 @contextmanager

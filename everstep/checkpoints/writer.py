@@ -4,6 +4,9 @@ What waits in the queue is drained into one transaction: each operation runs in 
 all of them durable, then their futures resolve. So an operation that fails takes nothing with it, an acknowledged one
 is on disk, and 100 agents stepping at once share an fsync. Operations run in the order they were submitted; the saver
 and the effects rely on it.
+
+A patient operation is one nobody waits for: what a task wrote, whose checkpoint follows within a millisecond or two. It
+is held for the next urgent one and shares its commit, so a superstep costs one; alone it is held for `PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from everstep.checkpoints.database import Database
+from everstep.checkpoints.database import Database, notified
 
 T = TypeVar("T")
 Operation = Callable[[Connection], T]
@@ -28,6 +31,15 @@ Operation = Callable[[Connection], T]
 MAX_BATCH = 256
 CONFLICTS = 6
 """How often a transaction that met another one is run again."""
+PATIENCE_S = 0.015
+"""How long a patient operation is held at most: many times what LangGraph needs from the end of a superstep's last task
+to its checkpoint, and nothing beside a model's call, which is what a crash within it may cost."""
+
+
+class _Waiting(NamedTuple):
+    operation: Operation[Any]
+    future: Future[Any]
+    patient: bool
 
 
 class Writer:
@@ -41,15 +53,20 @@ class Writer:
     def __init__(self, connect: Callable[[], Connection], database: Database) -> None:
         self._connect = connect
         self._database = database
-        self._queue: queue.SimpleQueue[tuple[Operation[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._held: Future[Any] | None = None
         self._closed = False
         self._closing = threading.Lock()
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="everstep-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation[T]) -> Future[T]:
+    def submit(self, operation: Operation[T], *, patient: bool = False) -> Future[T]:
         """Queue an operation; the future resolves after the commit that holds it.
+
+        Args:
+            operation: Touches nothing but the transaction.
+            patient: Nobody waits for it: it may be held for `PATIENCE_S`, for an urgent one to share its commit with.
 
         Raises:
             RuntimeError: The writer is closed.
@@ -58,8 +75,18 @@ class Writer:
         with self._closing:  # nothing may be queued behind the end, where nobody would look
             if self._closed:
                 raise RuntimeError("the record is closed")
-            self._queue.put((operation, future))
+            self._queue.put(_Waiting(operation, future, patient))
+            if patient:
+                self._held = future
         return future
+
+    def settle(self) -> None:
+        """Wait until no patient operation that was submitted before is held, so that reads see them all."""
+        held = self._held
+        if held is not None and not held.done():
+            with suppress(RuntimeError):  # closed: then everything is carried out anyway
+                self.submit(lambda _connection: None)
+            wait([held])
 
     def close(self) -> None:
         """Finish what was queued and stop. Safe to call twice."""
@@ -73,26 +100,14 @@ class Writer:
         connection: Connection | None = None
         open_ = True
         while open_:
-            batch: list[tuple[Operation[Any], Future[Any]]] = []
-            item = self._queue.get()
-            while True:
-                if item is None:
-                    open_ = False
-                elif item[1].set_running_or_notify_cancel():
-                    batch.append(item)
-                if not open_ or len(batch) >= MAX_BATCH:
-                    break
-                try:
-                    item = self._queue.get_nowait()
-                except queue.Empty:
-                    break
+            batch, open_ = self._gather()
             if batch:
                 try:
                     connection = connection or self._connect()
                     self._commit(connection, batch)
                 except BaseException as error:  # the connection itself failed
                     reason = self._seen_by_caller(error)
-                    for _, future in batch:
+                    for _, future, _ in batch:
                         if not future.done():
                             future.set_exception(reason)
                     if connection is not None:
@@ -101,20 +116,45 @@ class Writer:
         if connection is not None:
             connection.close()
 
-    def _commit(self, connection: Connection, batch: list[tuple[Operation[Any], Future[Any]]]) -> None:
+    def _gather(self) -> tuple[list[_Waiting], bool]:
+        """What the next commit holds, and whether more may come."""
+        batch: list[_Waiting] = []
+        held_until: float | None = None
+        item = self._queue.get()
+        while True:
+            if item is None:
+                return batch, False
+            if item.future.set_running_or_notify_cancel():
+                batch.append(item)
+                if not item.patient:
+                    held_until = 0.0
+                elif held_until is None:
+                    held_until = time.monotonic() + PATIENCE_S
+            if len(batch) >= MAX_BATCH:
+                return batch, True
+            patience = held_until - time.monotonic() if held_until else 0.0
+            try:
+                item = self._queue.get(timeout=patience) if patience > 0 else self._queue.get_nowait()
+            except queue.Empty:
+                return batch, True
+
+    def _commit(self, connection: Connection, batch: list[_Waiting]) -> None:
         for again in range(CONFLICTS + 1):
             outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+            made_ready = False
             failure: BaseException | None = None
             try:
                 with connection.begin():
-                    for operation, future in batch:
+                    for operation, future, _ in batch:
                         connection.exec_driver_sql("SAVEPOINT operation")
                         try:
                             result = operation(connection)
                             connection.exec_driver_sql("RELEASE SAVEPOINT operation")
                             outcomes.append((future, result, None))
+                            made_ready |= notified(connection)
                         except BaseException as error:
                             failure = error
+                            notified(connection)  # what it told of is undone
                             if self._database.is_conflict(error):
                                 raise
                             # A full disk or an I/O error ends the whole transaction; then this raises.
@@ -130,13 +170,15 @@ class Writer:
                     continue
                 reason = self._seen_by_caller(failure or error)
                 told = {id(future): own for future, _, own in outcomes if own is not None}
-                for _, future in batch:
+                for _, future, _ in batch:
                     own = told.get(id(future))
                     future.set_exception(reason if own is None else self._seen_by_caller(own))
                 if connection.invalidated:
                     raise
                 return
             self.commits += 1
+            if made_ready:
+                self._database.ring()
             for future, result, own in outcomes:
                 if own is None:
                     future.set_result(result)

@@ -66,6 +66,11 @@ class Heartbeat:
         try:
             # At most a second apart, so that a request to cancel is seen soon.
             while not self._stop.wait(min(self._lease_ms / 3000, 1.0)):
+                running = self._running()
+                if not running:  # nothing is held, so nothing is written
+                    self._outage.passed("leases")
+                    self._on_beat({})
+                    continue
                 try:
                     with engine.begin() as connection:
                         held = claims.heartbeat(
@@ -73,7 +78,7 @@ class Heartbeat:
                             now=self._store.clock.now_ms(),
                             worker=self._worker,
                             lease_ms=self._lease_ms,
-                            running=self._running(),
+                            running=running,
                         )
                 except DBAPIError as error:
                     reason = self._store.database.translate(error)

@@ -13,7 +13,9 @@ import os
 import random
 import signal
 import threading
-from typing import Any
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, func, select
 
@@ -22,27 +24,36 @@ from everstep.checkpoints import claims, deaths, jobs, migrate
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
+from everstep.checkpoints.timers import next_moment
 from everstep.errors import StoreTooNew, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.observability import metric_names
 from everstep.observability import tracing as tracing_module
+from everstep.observability.measures import Measures
 from everstep.observability.tracing import Tracing
-from everstep.runtime import langgraph_fixes
+from everstep.runtime import langgraph_fixes, measuring
 from everstep.runtime.dead_letters import DeadLetters
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import surely_dead, was_booted_since, worker_id
 from everstep.runtime.isolation import IsolatedRun
 from everstep.runtime.leg import service_version
+from everstep.runtime.leg_spans import DeadLegs
 from everstep.runtime.node_threads import NodeThreads
 from everstep.runtime.outage import RecordOutage
 from everstep.runtime.probes import Probes
 from everstep.runtime.run import Listener, Run, Surroundings
 from everstep.runtime.unserved import Unserved
 
+if TYPE_CHECKING:
+    from everstep.runtime.span_exporter import SpanExporter
+
 logger = logging.getLogger("everstep.worker")
 
 NODE_THREADS = 8
 WAITING = ("pending", "retry")
+UNTIL_IDLE_POLL_S = 0.2
+"""How often a worker that ends when nothing is left looks whether that is so: nobody tells of a job's end."""
 
 
 class Worker:
@@ -65,6 +76,7 @@ class Worker:
             suspected of having killed a worker. It takes a catalogue that was read from a file, because no other
             process has graphs given as objects; without one, and with False, a suspect runs in this process while
             nothing else does.
+        measures: What it measures with; by OTLP, if the environment says so, when omitted. The worker closes it.
 
     Raises:
         ValueError: A number is out of range, or every job is to be isolated and the graphs come from no file.
@@ -82,6 +94,7 @@ class Worker:
         randomness: random.Random | None = None,
         policies: Policies | None = None,
         isolate: bool | None = None,
+        measures: Measures | None = None,
     ) -> None:
         if concurrency < 1 or lease <= 0:
             raise ValueError("concurrency must be at least 1, and the lease longer than 0 seconds")
@@ -96,6 +109,7 @@ class Worker:
         self._lease_ms = int(lease * 1000)
         self._listener = listener
         self._tracing = tracing or tracing_module.from_environment(service_version=service_version())
+        self._dead_legs = DeadLegs(self._tracing)
         self._randomness = randomness or random.Random()
         self._policies = policies or Policies()
         self._limits = self._policies.limits()
@@ -108,10 +122,13 @@ class Worker:
         self._isolates_from = 0 if isolate else 1 if in_file and isolate is None else None
         self._alone_from = 1 if self._isolates_from is None else deaths.ALONE
         self._running: dict[int, Run | IsolatedRun] = {}
+        self._measures = measuring.begin(store) if measures is None else measures
+        self._began: dict[int, float] = {}
         self._draining = False
         self._own_loop = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
+        self._look_at = 0.0
 
     @property
     def outage_backoff_s(self) -> float:
@@ -141,13 +158,20 @@ class Worker:
             self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat, self._outage
         )
         dead_letters = DeadLetters(self._store, self._policies.dead_letters.webhook, randomness=self._randomness)
+        lag = asyncio.create_task(measuring.watch_loop(self._measures)) if self._measures.is_on else None
+        self._measures.add(metric_names.SLOTS, self._concurrency)
         heartbeat.start()
         dead_letters.start()
+        exporter = self._exporter()
+        if exporter is not None:
+            exporter.start()
         listening = self._store.database.listen(self._hear)
-        listening.__enter__()
+        poll_s = listening.__enter__()
+        poll_s = min(poll_s, UNTIL_IDLE_POLL_S) if until_idle else poll_s
         try:
             while True:
-                claimed = await self._claim()
+                self._look_at = time.monotonic() + poll_s
+                claimed = await self._claim(poll_s)
                 for job in claimed:
                     self._start(job)
                 if self._draining and not self._running:
@@ -160,16 +184,29 @@ class Worker:
                     await self._unserved.tell(at_once=until_idle)
                 if until_idle and not self._running and not claimed and await self._nothing_left():
                     return
-                await self._pause(self._store.database.poll_s)
+                await self._pause(max(self._look_at - time.monotonic(), 0.001))
         finally:
             for running in list(self._running.values()):
                 running.end()
             await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
             await self._probes.stop()
+            if lag is not None:
+                lag.cancel()
             await asyncio.to_thread(listening.__exit__, None, None, None)
             await asyncio.to_thread(heartbeat.stop)
             await asyncio.to_thread(dead_letters.stop)
+            if exporter is not None:
+                await asyncio.to_thread(exporter.stop)
             self._tracing.shutdown()
+            await asyncio.to_thread(self._measures.close)
+
+    def _exporter(self) -> SpanExporter | None:
+        """What exports spans; None, with nothing loaded, where they go nowhere."""
+        if not self._tracing.destinations:
+            return None
+        from everstep.runtime.span_exporter import SpanExporter
+
+        return SpanExporter(self._store, self._tracing, holder=self.id, randomness=self._randomness)
 
     def drain(self) -> None:
         """Claim nothing more; give every job back at its next step, with the attempt not counted. Thread-safe."""
@@ -211,7 +248,7 @@ class Worker:
 
     # ---- claiming
 
-    async def _claim(self) -> list[Job]:
+    async def _claim(self, poll_s: float) -> list[Job]:
         free = self._concurrency - len(self._running)
         alone = any(deaths.degree(run.job) >= self._alone_from for run in self._running.values())
         if self._draining or free <= 0 or alone:
@@ -223,11 +260,15 @@ class Worker:
             names, now, running = self._graphs.names(), self._store.clock.now_ms(), list(self._running)
             others = await self._store.aread(self._other_workers)
             dead = surely_dead(others)
-            if not dead and not await self._store.aread(
-                lambda connection: claims.anything_ready(
-                    connection, now=now, graphs=names, limits=self._limits, running=running
+            ready, moment = await self._store.aread(
+                lambda connection: (
+                    claims.anything_ready(connection, now=now, graphs=names, limits=self._limits, running=running),
+                    next_moment(connection, now=now, until=now + int(poll_s * 1000), worker=self.id, graphs=names),
                 )
-            ):
+            )
+            if moment is not None:
+                self._look_at = time.monotonic() + (moment - self._store.clock.now_ms()) / 1000
+            if not dead and not ready:
                 self._outage.passed("claims")
                 return []
             claimed = await self._store.awrite(
@@ -243,6 +284,7 @@ class Worker:
                     limits=self._limits,
                     rebooted=[worker for worker in dead if was_booted_since(worker)],
                     alone_from=self._alone_from,
+                    told=partial(self._dead_legs.died, now=now),
                 )
             )
         except StoreUnavailable as error:
@@ -290,6 +332,7 @@ class Worker:
             randomness=self._randomness,
             tell=self._tell,
             outage=self._outage,
+            measures=self._measures,
         )
         degree = deaths.degree(job)
         if self._isolates_from is not None and degree >= self._isolates_from:
@@ -302,13 +345,25 @@ class Worker:
         if self._draining:  # it was claimed as the drain began
             run.drain()
         self._running[job.id] = run
+        if self._measures.is_on:
+            self._began[job.id] = time.monotonic()
+            self._measures.add(metric_names.RUNNING_JOBS, len(self._running))
         run.start(self._over)
         self._tell("claimed", job)
 
     def _over(self, run: Run | IsolatedRun) -> None:
         self.lost_claims += run.lost
         self._running.pop(run.job.id, None)
+        if self._measures.is_on:
+            self._measure_end(run)
         self._wake.set()
+
+    def _measure_end(self, run: Run | IsolatedRun) -> None:
+        outcome = "lost" if run.lost else "unsettled" if run.settled is None else run.settled.status
+        took = time.monotonic() - self._began.pop(run.job.id)
+        outcome = "released" if outcome == "pending" else outcome
+        self._measures.add(metric_names.LEG_DURATION, took, run.job.graph, outcome)
+        self._measures.add(metric_names.RUNNING_JOBS, len(self._running))
 
     def _on_beat(self, held: Held) -> None:
         """On the heartbeat's thread: stop runs whose claim is lost or whose cancellation was requested."""
