@@ -35,6 +35,7 @@ def claim(
     limits: Limits | None = None,
     rebooted: Collection[str] = (),
     alone_from: int = deaths.ALONE,
+    told: deaths.Told = deaths.nobody,
 ) -> list[Job]:
     """Take up to `limit` jobs that are ready, by priority and how long they have been due (`jobs.rank`).
 
@@ -56,6 +57,7 @@ def claim(
         alone_from: From which degree (`deaths.degree`) a suspect is taken only while this worker runs nothing else, and
             with nothing else; those below it are run in processes of their own. It holds up the jobs behind it for ten
             minutes at most.
+        told: Told of each leg whose process is found to be gone (`deaths.judge`).
     """
     admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, dead_workers=dead_workers)
     passed_over = set(running)
@@ -77,7 +79,7 @@ def claim(
                     passed_over.add(job.id)
                     continue
                 reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
-                judgement = deaths.judge(connection, job, dead_workers, rebooted, now=now, actor=worker)
+                judgement = deaths.judge(connection, job, dead_workers, rebooted, now=now, actor=worker, told=told)
                 judged |= judgement.given_back
                 if judgement.count is None:
                     continue

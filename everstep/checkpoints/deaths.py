@@ -8,7 +8,7 @@ function runs inside a write transaction it is given.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +16,15 @@ from sqlalchemy import Connection, insert, or_, select
 
 from everstep.checkpoints.jobs import Job, LostClaim, end, fail, job_of, lock, transition
 from everstep.checkpoints.schema import agent_jobs, evidence
+
+LEASE_EXPIRED, DIED, REBOOTED = "lease expired", "worker died", "its machine was started anew"
+Told = Callable[[Connection, Job, str, bool], None]
+
+
+def nobody(connection: Connection, job: Job, how: str, goes_on: bool) -> None:
+    """Nobody needs to be told."""
+    del connection, job, how, goes_on
+
 
 ALONE = 2
 """A suspect of this degree runs with nothing beside it in its worker: a process of its own did not clear it."""
@@ -70,7 +79,14 @@ class Judgement:
 
 
 def judge(
-    connection: Connection, job: Job, dead: Collection[str], rebooted: Collection[str], *, now: int, actor: str
+    connection: Connection,
+    job: Job,
+    dead: Collection[str],
+    rebooted: Collection[str],
+    *,
+    now: int,
+    actor: str,
+    told: Told = nobody,
 ) -> Judgement:
     """Judge a job whose worker is gone, and with it the others that it held, as far as they are lost, too.
 
@@ -83,8 +99,11 @@ def judge(
         rebooted: Those whose machine was started anew since.
         now: UTC milliseconds.
         actor: The worker that found it.
+        told: Told of each leg that ends here: the job as its worker held it, how the worker ended, in words, and
+            whether the job goes on without a person.
     """
     if job.leased_by == actor and job.cancel_requested_at is None:
+        told(connection, job, LEASE_EXPIRED, True)
         return Judgement({})
     others = [] if job.leased_by in rebooted else _others(connection, job)
     death = Death(job.leased_by or "", beside=len(others))
@@ -100,6 +119,10 @@ def judge(
         _keep(connection, job, death, count, now)
     elif job.leased_by not in rebooted:
         count = _counted(connection, job, death, now, actor)
+    for held in (job, *lost):
+        how = REBOOTED if held.leased_by in rebooted else DIED if held.leased_by in dead else LEASE_EXPIRED
+        goes_on = count is not None if held is job else held.cancel_requested_at is None
+        told(connection, held, how, goes_on)
     return Judgement(count, frozenset(other.id for other in lost))
 
 

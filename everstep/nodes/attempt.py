@@ -13,14 +13,30 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
+from everstep.checkpoints.jobs import LostClaim
 from everstep.checkpoints.store import Store
 from everstep.errors import EffectInterrupted
+from everstep.observability import metric_names
+from everstep.observability.measures import NOTHING, Measures
 
 R = TypeVar("R")
+
+
+class Submit(Protocol):
+    """Queues a write of a leg; see `SpanWriter.submit`."""
+
+    def __call__(
+        self,
+        operation: Callable[[Connection], R],
+        *,
+        patient: bool = False,
+        task_id: str | None = None,
+        graph_ns: str | None = None,
+    ) -> Future[R]: ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,9 @@ class Attempt:
         progress: Further columns of the job to keep current with each step (tokens, cost, time).
         stepped: Told of each checkpoint in the transaction that stores it.
         committed: Told of each checkpoint that is stored: its id and namespace.
+        measures: What the process measures.
+        graph: Name of the job's graph, for measures.
+        with_spans: Queues a write with the spans that have ended; None when none are recorded.
         blocked: Set once when the run must not go on (unknown effect, lost lease); every later write is refused with
         it.
         accepted: Keys of effects a person said need not be repeated by this run.
@@ -78,6 +97,9 @@ class Attempt:
     progress: Callable[[], dict[str, Any]] = _nothing
     stepped: Callable[[Connection], None] = _pass
     committed: Callable[[str, str], None] = _ignore
+    measures: Measures = NOTHING
+    graph: str = ""
+    with_spans: Submit | None = None
     blocked: BaseException | None = None
     accepted: set[str] = field(default_factory=set[str])
     _asked: dict[str, set[tuple[int, str]]] = field(default_factory=dict[str, set[tuple[int, str]]])
@@ -90,6 +112,19 @@ class Attempt:
     _beginning: dict[str, Future[bool]] = field(default_factory=dict[str, Future[bool]])
     _calls: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     _lock: Lock = field(default_factory=Lock)
+
+    def write(
+        self,
+        operation: Callable[[Connection], R],
+        *,
+        patient: bool = False,
+        task_id: str | None = None,
+        graph_ns: str | None = None,
+    ) -> Future[R]:
+        """Queue a write of this attempt, and with it the spans that have ended; see `SpanWriter.submit`."""
+        if self.with_spans is None:
+            return self.store.write(operation, patient=patient)
+        return self.with_spans(operation, patient=patient, task_id=task_id, graph_ns=graph_ns)
 
     def take(self, body: Any, call: tuple[str, ...], key_of: Callable[[int], str]) -> Turn:
         """Number a call among equal ones, from 0, within one run of a node's body.
@@ -239,6 +274,11 @@ class Attempt:
         """Refuse every later write of this attempt; the first reason stands."""
         with self._lock:
             self.blocked = self.blocked or reason
+
+    def refused(self, reason: BaseException) -> None:
+        """Count a write that was refused, if that is because the claim was lost."""
+        if isinstance(reason, LostClaim):
+            self.measures.add(metric_names.STALE_WRITES)
 
 
 current: ContextVar[Attempt | None] = ContextVar("everstep_attempt", default=None)

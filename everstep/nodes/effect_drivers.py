@@ -88,7 +88,7 @@ def drive(attempt: Attempt, steps: Steps) -> Any:
                 return end.value
             try:
                 if isinstance(step, Write):
-                    life.answer(attempt.store.write(step.operation).result())
+                    life.answer(attempt.write(step.operation).result())
                 elif isinstance(step, Call):
                     life.answer(_called(step))
                 elif isinstance(step, Pause):
@@ -114,7 +114,7 @@ async def _drive_async(attempt: Attempt, steps: Steps) -> Any:
                 return end.value
             try:
                 if isinstance(step, Write):
-                    life.answer(await asyncio.wrap_future(attempt.store.write(step.operation)))
+                    life.answer(await asyncio.wrap_future(attempt.write(step.operation)))
                 elif isinstance(step, Call):
                     answer = step.function()
                     life.answer(await answer if inspect.isawaitable(answer) else answer)

@@ -32,7 +32,7 @@ class LangfuseDestination:
     """A Langfuse project.
 
     Attributes:
-        name: The endpoint's scheme, host and port.
+        name: The endpoint's scheme, host and port, and that it is a Langfuse: a collector may have the same.
         endpoint: Where OTLP is posted to.
         public_key: The project's public key.
         secret_key: The project's secret key.
@@ -62,6 +62,11 @@ def from_environment() -> list[Destination]:
     return [destination for destination in found if destination is not None]
 
 
+def is_recorded() -> bool:
+    """Whether spans are to be kept in the record though they go nowhere: `EVERSTEP_TRACES=record`."""
+    return _variable("EVERSTEP_TRACES").lower() == "record"
+
+
 def _otlp(exporters: set[str]) -> OtlpDestination | None:
     endpoint = _variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or _variable("OTEL_EXPORTER_OTLP_ENDPOINT")
     if exporters and "otlp" not in exporters:
@@ -89,7 +94,7 @@ def _langfuse() -> LangfuseDestination | None:
     if missing:
         _logger.warning("Traces are not sent to Langfuse. Next: set %s as well.", " and ".join(missing))
         return None
-    return LangfuseDestination(_origin(host), host.rstrip("/") + LANGFUSE_PATH, public_key, secret_key)
+    return LangfuseDestination(f"{_origin(host)} (Langfuse)", host.rstrip("/") + LANGFUSE_PATH, public_key, secret_key)
 
 
 def _variable(name: str) -> str:

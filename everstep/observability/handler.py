@@ -8,7 +8,6 @@ branch function, the graph itself) has no span of its own; what it starts lies u
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -233,7 +232,7 @@ class SpanHandler(GraphCallbackHandler):
         if frame is None or frame.streams:
             return
         frame.streams = True
-        frame.set(model_call.first_chunk_attributes(frame.started_ns, time.time_ns()))
+        frame.set(model_call.first_chunk_attributes(frame.started_ns, self._spans.now_ns()))
 
     @harmless
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from everstep.observability import identity
+
 if TYPE_CHECKING:
     from langchain_core.callbacks import BaseCallbackHandler
+
+    from everstep.observability.span_buffer import SpanBuffer
 
 Outcome: TypeAlias = Literal["done", "review", "retry", "failed", "released"]
 
@@ -29,6 +33,11 @@ class LegDescription:
         previous_leg: The leg before this one, None for the first.
         user_id: On whose behalf the job runs, if that may be exported.
         tags: Tags of the trace.
+        started_ns: When it was claimed, nanoseconds since the Unix epoch; None: now.
+        wait_ms: How long the job waited since it could last have gone on, milliseconds.
+        wait_reason: What it waited for, in a few words.
+        parent_job_id: The job that enqueued it as its child.
+        parent_leg: The leg of that job in which it did.
     """
 
     job_id: str
@@ -40,6 +49,40 @@ class LegDescription:
     previous_leg: int | None = None
     user_id: str | None = None
     tags: tuple[str, ...] = ()
+    started_ns: int | None = None
+    wait_ms: int | None = None
+    wait_reason: str | None = None
+    parent_job_id: str | None = None
+    parent_leg: int | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """The leg's trace."""
+        return identity.trace_id(self.job_id, self.leg)
+
+    @property
+    def root_span_id(self) -> str:
+        """The leg's root span."""
+        return identity.root_span_id(self.job_id, self.leg)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a leg ended whose process cannot tell any more.
+
+    Attributes:
+        outcome: What it came to, in a word: `died`, or `released` if it never began.
+        ended_ns: The last moment known of it, nanoseconds since the Unix epoch.
+        reason: In a sentence.
+        is_failure: Whether that is an error.
+        goes_on: Whether the job goes on without a person.
+    """
+
+    outcome: str
+    ended_ns: int
+    reason: str
+    is_failure: bool = True
+    goes_on: bool = True
 
 
 @dataclass
@@ -61,6 +104,11 @@ class Leg:
         """What to append to the run's `config["callbacks"]`; empty when nothing is recorded."""
         return []
 
+    @property
+    def buffer(self) -> SpanBuffer | None:
+        """Its finished spans that wait for a write to the record; None when they do not go there."""
+        return None
+
     def outcome(self, outcome: Outcome, *, error: BaseException | None = None, detail: str = "") -> None:
         """Tell how the leg ended; call it once, before the leg is left.
 
@@ -78,6 +126,9 @@ class Leg:
             checkpoint_id: The checkpoint.
             checkpoint_ns: Its namespace; empty for the root graph.
         """
+
+    def finish(self) -> None:
+        """End its spans, the root among them, before it is left; the outcome was told."""
 
     @contextmanager
     def effect(self, name: str, key_digest: str) -> Generator[EffectSpan]:

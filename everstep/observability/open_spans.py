@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from opentelemetry.context import Context
@@ -56,10 +56,16 @@ class OpenSpans:
         tracer: Where spans are made.
         root: The leg's own span; it is ended by the leg, not here.
         context: The OpenTelemetry context that marks spans as belonging to the leg.
+        now_ns: The leg's clock.
+
+    Attributes:
+        root: The leg's own span.
+        now_ns: The leg's clock: nanoseconds since the Unix epoch.
     """
 
-    def __init__(self, tracer: Tracer, root: Span, context: Context) -> None:
-        self.root = Frame(root, None, {}, time.time_ns())
+    def __init__(self, tracer: Tracer, root: Span, context: Context, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self.now_ns = now_ns
+        self.root = Frame(root, None, {}, now_ns())
         self._tracer = tracer
         self._context = context
         self._lock = threading.Lock()
@@ -76,7 +82,7 @@ class OpenSpans:
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> Frame | None:
         """Open a span under its parent; None once the leg is over (a thread may outlive it)."""
-        started_ns = time.time_ns()
+        started_ns = self.now_ns()
         with self._lock:
             if self._closed:
                 return None
@@ -102,7 +108,7 @@ class OpenSpans:
         """Mark a span as failed, now; it is exported when `settle` or `close` reaches it."""
         if not self._take(frame):
             return
-        frame.ended_ns = time.time_ns()
+        frame.ended_ns = self.now_ns()
         record(frame.span, failure, frame.ended_ns)
         frame.set({**frame.place, **(attributes or {})})
         with self._lock:
@@ -138,7 +144,7 @@ class OpenSpans:
         if frame.ended_ns is not None and warning:
             frame.set({names.OBSERVATION_LEVEL: names.LEVEL_WARNING})
         if frame.parent is not None:
-            frame.span.end(frame.ended_ns)
+            frame.span.end(self.now_ns() if frame.ended_ns is None else frame.ended_ns)
 
     def close(self, *, warning: bool) -> None:
         """End the leg's spans: what still runs is marked as abandoned, what failed gets its verdict."""

@@ -1,119 +1,165 @@
-"""Tracing that is on: a provider of our own (OpenTelemetry's process-wide one is left alone) and its destinations."""
+"""Tracing that is on: a provider of our own (OpenTelemetry's process-wide one is left alone).
+
+A finished span becomes OTLP bytes at once and waits in its leg's buffer for the leg's next write to the record; or goes
+to exporters of one's own.
+"""
 
 from __future__ import annotations
 
-import atexit
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
 
-import requests
-from opentelemetry.exporter.otlp.proto.http import Compression
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SpanExporter
-from requests.auth import AuthBase, HTTPBasicAuth
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import format_span_id, format_trace_id
 
-from everstep.observability import names
-from everstep.observability.delivery import Delivery
-from everstep.observability.destinations import Destination, LangfuseDestination
-from everstep.observability.leg import Leg, LegDescription
+from everstep.observability import names, root
+from everstep.observability.destinations import Destination
+from everstep.observability.guard import harmless
+from everstep.observability.leg import Ending, Leg, LegDescription
+from everstep.observability.span_buffer import FinishedSpan, SpanBuffer
 from everstep.observability.span_ids import SpanIds
 from everstep.observability.traced_leg import Correlation, TracedLeg
 from everstep.observability.tracing import Tracing
 
-INGESTION_VERSION: Final[Mapping[str, str]] = {"x-langfuse-ingestion-version": "4"}
-"""Asks Langfuse for its direct write: without it spans may take ten minutes to show."""
 
-
-class ExportedTracing(Tracing):
-    """Tracing to one or more destinations.
-
-    Args:
-        deliveries: The destinations.
-        service_version: The version that stands on every span's resource.
-    """
-
-    def __init__(self, deliveries: Sequence[Delivery], service_version: str) -> None:
-        self._deliveries = deliveries
+class _Provider(Tracing):
+    def __init__(self, processors: Sequence[SpanProcessor], service_version: str) -> None:
         self._ids = SpanIds()
         self._provider = TracerProvider(
             resource=_resource(service_version), id_generator=self._ids, shutdown_on_exit=False
         )
-        self._provider.add_span_processor(Correlation())
-        for delivery in deliveries:
-            self._provider.add_span_processor(delivery)
+        for processor in (Correlation(), *processors):
+            self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(names.SCOPE, service_version)
-        atexit.register(self.shutdown)
+        self._scope = InstrumentationScope(names.SCOPE, service_version)
 
     def is_enabled(self) -> bool:
         return True
 
-    def _leg(self, description: LegDescription) -> Leg:
-        return TracedLeg(self._tracer, self._ids, description)
+
+class RecordedTracing(_Provider):
+    """Tracing into the record, from where it is exported.
+
+    Args:
+        destinations: Where the spans are to be exported to.
+        service_version: The version that stands on every span's resource.
+    """
+
+    def __init__(self, destinations: Sequence[Destination], service_version: str) -> None:
+        self._encoded = _Encoded()
+        super().__init__([self._encoded], service_version)
+        self.destinations = tuple(destinations)
+        self._news = 0
+        self._heard = threading.Condition()
+
+    def is_recorded(self) -> bool:
+        return True
+
+    def news(self) -> None:
+        with self._heard:
+            self._news += 1
+            self._heard.notify_all()
+
+    def wait_for_news(self, seen: int, seconds: float) -> int:
+        with self._heard:
+            self._heard.wait_for(lambda: self._news != seen, seconds)
+            return self._news
+
+    def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
+        buffer = SpanBuffer()
+        trace = description.trace_id
+        self._encoded.begin(trace, buffer)
+        return TracedLeg(
+            self._tracer, self._ids, description, now_ns, buffer=buffer, over=lambda: self._encoded.end(trace, buffer)
+        )
+
+    def _closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
+        span = root.closed(description, ending, self._provider.resource, self._scope)
+        buffer = SpanBuffer()
+        if self._is_sampled(span):
+            _encode(span, buffer)
+        return buffer.take()
+
+    def _is_sampled(self, span: ReadableSpan) -> bool:
+        trace = 0 if span.context is None else span.context.trace_id
+        decided = self._provider.sampler.should_sample(None, trace, span.name, span.kind, span.attributes, span.links)
+        return decided.decision.is_sampled()
+
+
+class DirectTracing(_Provider):
+    """Tracing to exporters of one's own, each told of a span as it ends."""
+
+    def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
+        return TracedLeg(self._tracer, self._ids, description, now_ns)
 
     def flush(self, timeout_ms: int = 1_000) -> bool:
-        deadline = time.monotonic() + timeout_ms / 1_000
-        threads = [delivery.begin_flush() for delivery in self._deliveries]
-        for thread in threads:
-            thread.join(max(deadline - time.monotonic(), 0))
-        return not any(thread.is_alive() for thread in threads)
+        return self._provider.force_flush(timeout_ms)
 
-    def shutdown(self, timeout_ms: int = 1_500) -> None:
-        atexit.unregister(self.shutdown)
-        deadline = time.monotonic() + timeout_ms / 1_000
-        threads = [delivery.begin_shutdown() for delivery in self._deliveries]
-        for thread in threads:
-            thread.join(max(deadline - time.monotonic(), 0))
-        for delivery in self._deliveries:
-            delivery.abandon()
-
-    def dropped_spans(self) -> int:
-        return sum(delivery.dropped for delivery in self._deliveries)
+    def shutdown(self) -> None:
+        self._provider.shutdown()
 
 
-def exporting_to(exporters: Sequence[SpanExporter], service_version: str) -> ExportedTracing:
-    """Tracing to exporters of one's own."""
-    return ExportedTracing([Delivery(type(one).__name__, one) for one in exporters], service_version)
+class _Encoded(SpanProcessor):
+    """Turns each span into bytes as it ends, and puts it with its leg."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, SpanBuffer] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, trace: str, buffer: SpanBuffer) -> None:
+        """Spans of this trace go there."""
+        with self._lock:
+            self._buffers[trace] = buffer
+
+    def end(self, trace: str, buffer: SpanBuffer) -> None:
+        """The leg is over."""
+        with self._lock:
+            if self._buffers.get(trace) is buffer:
+                del self._buffers[trace]
+
+    def on_start(self, span: Span, parent_context: object = None) -> None:
+        return None
+
+    @harmless
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        buffer = self._buffers.get(format_trace_id(span.context.trace_id))
+        if buffer is not None:
+            _encode(span, buffer)
 
 
-def sending_to(destinations: Sequence[Destination], service_version: str) -> ExportedTracing:
-    """Tracing to the destinations of the environment.
-
-    Raises:
-        Exception: Whatever the exporter makes of an unusable certificate, header or endpoint.
-    """
-    return ExportedTracing([Delivery(one.name, _exporter(one)) for one in destinations], service_version)
-
-
-def _exporter(destination: Destination) -> SpanExporter:
-    if isinstance(destination, LangfuseDestination):
-        session = requests.Session()
-        session.auth = _OnlyLangfuse(destination)
-        return OTLPSpanExporter(endpoint=destination.endpoint, session=session, compression=Compression.Gzip)
-    return OTLPSpanExporter()
-
-
-class _OnlyLangfuse(AuthBase):
-    """Signs a request for Langfuse and strips what `OTEL_EXPORTER_OTLP_HEADERS` holds for another backend.
-
-    The exporter adds those to all its requests, and they commonly hold that backend's key.
-    """
-
-    _own: Final = frozenset(
-        "accept accept-encoding connection content-encoding content-length content-type host user-agent".split()
+def _encode(span: ReadableSpan, buffer: SpanBuffer) -> None:
+    if span.context is None:
+        return
+    attributes = span.attributes or {}
+    namespace = attributes.get(names.CHECKPOINT_NS)
+    is_step = attributes.get(names.OBSERVATION_TYPE) == names.TYPE_CHAIN and isinstance(namespace, str)
+    buffer.add(
+        FinishedSpan(
+            span_id=format_span_id(span.context.span_id),
+            started_ns=span.start_time or time.time_ns(),
+            body=encode_spans([span]).SerializeToString(),
+            step_ns=str(namespace) if is_step else None,
+        )
     )
 
-    def __init__(self, destination: LangfuseDestination) -> None:
-        self._basic = HTTPBasicAuth(destination.public_key, destination.secret_key)
 
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        for name in [name for name in request.headers if name.lower() not in self._own]:
-            del request.headers[name]
-        request.headers.update(INGESTION_VERSION)
-        return self._basic(request)
+def recorded(destinations: Sequence[Destination], service_version: str) -> RecordedTracing:
+    """Tracing into the record, to be exported to these destinations."""
+    return RecordedTracing(destinations, service_version)
+
+
+def exporting_to(exporters: Sequence[SpanExporter | SpanProcessor], service_version: str) -> DirectTracing:
+    """Tracing to exporters or processors of one's own."""
+    processors = [SimpleSpanProcessor(one) if isinstance(one, SpanExporter) else one for one in exporters]
+    return DirectTracing(processors, service_version)
 
 
 def _resource(service_version: str) -> Resource:

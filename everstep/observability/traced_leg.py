@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
 from types import TracebackType
@@ -14,16 +15,16 @@ from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langgraph.config import get_config
 from opentelemetry.context import Context, create_key, get_current, set_value
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.trace import Link, SpanContext, TraceFlags, Tracer
+from opentelemetry.trace import Tracer
 
-from everstep.observability import ambient, leg, names
+from everstep.observability import ambient, leg, names, root
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, exportable
 from everstep.observability.failure import Failure, is_failure
 from everstep.observability.guard import harmless
 from everstep.observability.handler import SpanHandler
-from everstep.observability.identity import root_span_id, trace_id
 from everstep.observability.leg import EffectSpan, Leg, LegDescription, Outcome
 from everstep.observability.open_spans import Frame, OpenSpans, record
+from everstep.observability.span_buffer import SpanBuffer
 from everstep.observability.span_ids import SpanIds
 
 _CORRELATION: Final = create_key("everstep-leg")
@@ -41,6 +42,10 @@ class Correlation(SpanProcessor):
         return None
 
 
+def _nothing() -> None:
+    return None
+
+
 class TracedLeg(Leg):
     """Records one leg.
 
@@ -48,9 +53,25 @@ class TracedLeg(Leg):
         tracer: Where spans are made.
         ids: The tracer's source of ids.
         description: What is known of the leg before it runs.
+        now_ns: Its clock: nanoseconds since the Unix epoch.
+        buffer: Where its finished spans wait for the record.
+        over: Called when the last of them has ended.
     """
 
-    def __init__(self, tracer: Tracer, ids: SpanIds, description: LegDescription) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        ids: SpanIds,
+        description: LegDescription,
+        now_ns: Callable[[], int] = time.time_ns,
+        *,
+        buffer: SpanBuffer | None = None,
+        over: Callable[[], None] = _nothing,
+    ) -> None:
+        self._now_ns = now_ns
+        self._buffer = buffer
+        self._over = over
+        self._is_over = False
         self._tracer = tracer
         self._ids = ids
         self._description = description
@@ -65,6 +86,13 @@ class TracedLeg(Leg):
     @property
     def callbacks(self) -> list[BaseCallbackHandler]:
         return [] if self._handler is None else [self._handler]
+
+    @property
+    def buffer(self) -> SpanBuffer | None:
+        return self._buffer
+
+    def finish(self) -> None:
+        self._finish()
 
     def outcome(self, outcome: Outcome, *, error: BaseException | None = None, detail: str = "") -> None:
         self._outcome, self._error, self._detail = outcome, error, detail
@@ -108,41 +136,38 @@ class TracedLeg(Leg):
     @harmless
     def _start(self) -> None:
         about = self._description
-        correlation = exportable(_correlation(about))
-        attributes: dict[str, object] = {
-            names.OPERATION: names.INVOKE_AGENT,
-            names.AGENT_NAME: about.graph,
-            names.WORKER: about.worker,
-            names.ATTEMPTS: about.attempts,
-            names.observation_metadata("worker"): about.worker,
-            names.observation_metadata("attempts"): about.attempts,
-        }
-        with self._ids.use(trace_id(about.job_id, about.leg), root_span_id(about.job_id, about.leg)):
-            root = self._tracer.start_span(
+        correlation = exportable(root.correlation(about))
+        with self._ids.use(about.trace_id, about.root_span_id):
+            span = self._tracer.start_span(
                 bounded(names.leg_span(about.graph), NAME_LIMIT),
                 context=set_value(_CORRELATION, correlation, Context()),
-                attributes=exportable(attributes),
-                links=_links(about),
+                attributes=exportable(root.attributes(about)),
+                links=root.links(about),
+                start_time=self._now_ns() if about.started_ns is None else about.started_ns,
             )
-        self._spans = OpenSpans(self._tracer, root, set_value(_CORRELATION, correlation, Context()))
+        self._spans = OpenSpans(self._tracer, span, set_value(_CORRELATION, correlation, Context()), self._now_ns)
         self._handler = SpanHandler(self._spans, f"everstep retry {about.job_id}")
-        self._before = ambient.enter(root)
+        self._before = ambient.enter(span)
 
     @harmless
     def _finish(self) -> None:
-        if self._spans is None:
+        if self._spans is None or self._is_over:
             return
+        self._is_over = True
         error = self._error if self._error is not None and is_failure(self._error) else None
         needs_person = self._outcome == "failed" or (self._outcome == "review" and error is not None)
         lost = self._outcome is None and error is not None
         self._spans.close(warning=not (needs_person or lost))
-        root = self._spans.root
-        root.set(self._verdict(error))
+        leg_frame, now_ns = self._spans.root, self._now_ns()
+        leg_frame.set(self._verdict(error))
         if error is not None and self._outcome not in {"done", "released"}:
-            record(root.span, Failure.of(error))
+            record(leg_frame.span, Failure.of(error), now_ns)
         elif self._outcome == "failed":
-            record(root.span, Failure("failed", self._detail, self._detail or "failed", ""))
-        root.span.end()
+            record(leg_frame.span, Failure("failed", self._detail, self._detail or "failed", ""), now_ns)
+        leg_frame.span.end(now_ns)
+        if self._buffer is not None:
+            self._buffer.release_all()
+        self._over()
 
     def _verdict(self, error: BaseException | None) -> dict[str, object]:
         outcome = self._outcome or _unsettled(self._error)
@@ -198,35 +223,6 @@ class TracedLeg(Leg):
             names.observation_metadata("effect_state"): effect.state,
         }
         self._handler.end(frame, error, state)
-
-
-def _correlation(about: LegDescription) -> dict[str, object]:
-    previous = None if about.previous_leg is None else trace_id(about.job_id, about.previous_leg)
-    return {
-        names.SESSION_ID: about.thread_id,
-        names.CONVERSATION_ID: about.thread_id,
-        names.USER_ID: about.user_id,
-        names.JOB_ID: about.job_id,
-        names.LEG: about.leg,
-        names.TRACE_NAME: about.graph,
-        names.TRACE_TAGS: list(about.tags) or None,
-        names.TRACE_METADATA_JOB_ID: about.job_id,
-        names.TRACE_METADATA_LEG: about.leg,
-        names.TRACE_METADATA_THREAD_ID: about.thread_id,
-        names.TRACE_METADATA_PREVIOUS_TRACE_ID: previous,
-    }
-
-
-def _links(about: LegDescription) -> list[Link]:
-    if about.previous_leg is None:
-        return []
-    root = SpanContext(
-        trace_id=int(trace_id(about.job_id, about.previous_leg), 16),
-        span_id=int(root_span_id(about.job_id, about.previous_leg), 16),
-        is_remote=True,
-        trace_flags=TraceFlags(TraceFlags.SAMPLED),
-    )
-    return [Link(root, {names.LINK_KIND: names.LINK_PREVIOUS_LEG})]
 
 
 def _unsettled(error: BaseException | None) -> str:

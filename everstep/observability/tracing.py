@@ -6,20 +6,27 @@ Importing this module loads no OpenTelemetry and no LangChain; both come with th
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from everstep.observability import destinations
+from everstep.observability.destinations import Destination
 from everstep.observability.identity import root_span_id, trace_id
-from everstep.observability.leg import UNRECORDED, EffectSpan, Leg, LegDescription, Outcome, current
+from everstep.observability.leg import UNRECORDED, EffectSpan, Ending, Leg, LegDescription, Outcome, current
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.sdk.trace.export import SpanExporter
+
+    from everstep.observability.span_buffer import FinishedSpan
 
 __all__ = [
     "EffectSpan",
+    "Ending",
     "Leg",
+    "LegDescription",
     "Outcome",
     "Tracing",
     "current_leg",
@@ -34,11 +41,32 @@ _logger = logging.getLogger(__name__)
 
 
 class Tracing:
-    """Tracing that is off; `from_environment` tells which one a process gets."""
+    """Tracing that is off; `from_environment` tells which one a process gets.
+
+    Attributes:
+        destinations: Where the spans in the record are to be exported to.
+    """
+
+    destinations: tuple[Destination, ...] = ()
 
     def is_enabled(self) -> bool:
-        """Whether spans are made and sent."""
+        """Whether spans are made."""
         return False
+
+    def is_recorded(self) -> bool:
+        """Whether they go into the record."""
+        return False
+
+    def news(self) -> None:
+        """Spans were written to the record: whoever exports them may look."""
+
+    def wait_for_news(self, seen: int, seconds: float) -> int:
+        """Wait until `news` was called more than `seen` times, or for so long.
+
+        Returns:
+            How often it was called.
+        """
+        return seen
 
     def leg(
         self,
@@ -52,6 +80,7 @@ class Tracing:
         previous_leg: int | None = None,
         user_id: str | None = None,
         tags: Sequence[str] = (),
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> Leg:
         """A leg to be entered around one run of a job; see `LegDescription` for the arguments.
 
@@ -63,29 +92,41 @@ class Tracing:
         ```
         """
         described = LegDescription(job_id, leg, graph, thread_id, worker, attempts, previous_leg, user_id, tuple(tags))
-        return self._leg(described)
+        return self._leg(described, now_ns)
+
+    def leg_of(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
+        """As `leg`.
+
+        Args:
+            description: The leg.
+            now_ns: Its clock: nanoseconds since the Unix epoch.
+        """
+        return self._leg(description, now_ns)
+
+    def closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
+        """The root of a leg whose process is gone, for the record; nothing if its spans do not go there."""
+        return self._closed(description, ending)
 
     def flush(self, timeout_ms: int = 1_000) -> bool:
-        """Send what waits, for at most this long; blocks the caller.
+        """Let one's own exporters send what they hold, for at most this long.
 
         Returns:
-            Whether the queues were worked off in time; delivered or not is for `dropped_spans` to say.
+            Whether they did in time.
         """
         return True
 
-    def shutdown(self, timeout_ms: int = 1_500) -> None:
-        """Send what waits, for at most this long, then give up the rest; also runs at interpreter exit."""
+    def shutdown(self) -> None:
+        """End one's own exporters."""
 
-    def dropped_spans(self) -> int:
-        """How many spans of this process did not arrive, over all destinations."""
-        return 0
-
-    def _leg(self, description: LegDescription) -> Leg:
+    def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
         return UNRECORDED
+
+    def _closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
+        return []
 
 
 def from_environment(*, service_version: str) -> Tracing:
-    """Tracing as the environment configures it.
+    """Tracing into the record as the environment configures it; a worker exports from there.
 
     Args:
         service_version: The version that stands on every span's resource.
@@ -94,12 +135,12 @@ def from_environment(*, service_version: str) -> Tracing:
         Tracing that is off when nothing is configured, or what is configured cannot be used (a warning then says why).
     """
     configured = destinations.from_environment()
-    if not configured:
+    if not configured and not destinations.is_recorded():
         return Tracing()
     try:
         from everstep.observability import provider
 
-        return provider.sending_to(configured, service_version)
+        return provider.recorded(configured, service_version)
     except Exception as error:
         _logger.warning(
             "Traces are off: %s: %s. Next: check the OTEL_* and LANGFUSE_* variables.", type(error).__name__, error
@@ -107,11 +148,11 @@ def from_environment(*, service_version: str) -> Tracing:
         return Tracing()
 
 
-def exporting_to(*exporters: SpanExporter, service_version: str) -> Tracing:
-    """Tracing to OpenTelemetry exporters of one's own, whatever the environment says.
+def exporting_to(*exporters: SpanExporter | SpanProcessor, service_version: str) -> Tracing:
+    """Tracing to OpenTelemetry exporters of one's own, whatever the environment says; nothing goes into the record.
 
     Args:
-        exporters: Each gets every span.
+        exporters: Each gets every span as it ends; one that is slow belongs in a `BatchSpanProcessor`.
         service_version: The version that stands on every span's resource.
     """
     from everstep.observability import provider

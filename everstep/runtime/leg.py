@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
 from langgraph.pregel import Pregel
@@ -28,9 +30,12 @@ from everstep.graphs.fingerprint import difference, fingerprint
 from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.attempt import Attempt, running
 from everstep.nodes.effect import EffectUnknown
+from everstep.observability import metric_names
 from everstep.observability.cost import Price
+from everstep.observability.measures import NOTHING, Measures
 from everstep.observability.tokens import NO_PRICES
 from everstep.observability.tracing import Tracing
+from everstep.runtime import leg_spans
 from everstep.runtime.acceptance import Finished, feedback_form, judge
 from everstep.runtime.classify import classify
 from everstep.runtime.feed import Standing, standing
@@ -60,6 +65,7 @@ class Leg:
         worker: Id of the worker.
         control: Through which the worker asks it to stop at the next step.
         prices: US dollars for a million tokens, by model name.
+        measures: What the process measures.
 
     Attributes:
         spending: What it uses of its job's budget.
@@ -75,26 +81,25 @@ class Leg:
         worker: str,
         control: RunControl,
         prices: Mapping[str, Price] = NO_PRICES,
+        measures: Measures = NOTHING,
     ) -> None:
         self._store = store
+        self._measures = measures
+        self._stepped_at: float | None = None
         self._graphs = graphs
         self._job = job
         self._control = control
-        self.spending = Spending(store, job, prices, lambda: control.request_drain(USED_UP))
         self._open = ExitStack()
         self._outcome: Outcome | None = None
         self._finished: Finished | None = None
         self._tries = 0
         self._over = EffectInterrupted("the run of this node is over", job=job.public_id)
-        self._span = tracing.leg(
-            job_id=job.public_id,
-            leg=job.claim_no,
-            graph=job.graph,
-            thread_id=job.thread_id,
-            worker=worker,
-            attempts=job.attempts,
-            previous_leg=job.claim_no - 1 if job.claim_no > 1 else None,
-        )
+        self._span = tracing.leg_of(leg_spans.described(job, worker, job.updated_at), leg_spans.clock_of(store))
+        self._spans = leg_spans.writer_of(store, tracing, self._span, job)
+        submit = store.write if self._spans is None else self._spans.submit
+        self.spending = Spending(store, job, prices, lambda: control.request_drain(USED_UP), submit)
+        if measures.is_on:
+            self.spending.counter.priced = self._priced
         self._attempt = Attempt(
             store=store,
             job_id=job.id,
@@ -105,6 +110,9 @@ class Leg:
             progress=self.spending.columns,
             stepped=self.spending.look,
             committed=self._committed,
+            measures=measures,
+            graph=job.graph,
+            with_spans=None if self._spans is None else self._spans.submit,
         )
 
     async def run(self) -> None:
@@ -182,24 +190,34 @@ class Leg:
         """The claim is gone: refuse every later write of this run."""
         self._attempt.block(reason)
 
-    def close(self, settled: Job) -> None:
-        """End the leg's span with the status the job was settled as."""
+    def end_spans(self, connection: Connection, settled: Job) -> None:
+        """In the transaction that settles the job: end the leg's spans with what it is settled as, and write them."""
         outcome = self._outcome
         status: Any = "released" if settled.status == "pending" else settled.status
         self._span.outcome(
             status, error=outcome.error if outcome else None, detail=f"{settled.status} at step {settled.step}"
         )
+        self._span.finish()
+        if self._spans is not None:
+            self._spans.write_rest(connection)
+
+    def close(self) -> None:
+        """The settlement is committed."""
         self._open.close()
+        if self._spans is not None:
+            self._spans.forget_rest()
 
     def abandon(self) -> None:
-        """End the leg's span without a settlement."""
+        """The leg is over, settled or not: what is left of its spans is evidence, also without a claim."""
         self._open.close()
+        if self._spans is not None:
+            self._spans.write_alone()
 
     async def _run(self) -> Outcome:
         config: RunnableConfig = {
             "configurable": {"thread_id": self._job.thread_id, "run_id": self._run_id()},
             "metadata": {"everstep_job": self._job.public_id, "everstep_leg": self._job.claim_no},
-            "callbacks": [self.spending.counter, *self._span.callbacks],
+            "callbacks": [self.spending.counter, *self._measured_calls(), *self._span.callbacks],
         }
         saver = StepSaver(self._store, self._attempt)
         async with self._graphs.open(self._job.graph, config, checkpointer=saver) as graph:
@@ -220,6 +238,7 @@ class Leg:
                 if (used_up := await self.spending.refusal()) is not None:
                     return Outcome("review", questions=[used_up])
                 fed = where.input
+                self._stepped_at = time.monotonic() if self._job.input_applied else None
                 async for _ in graph.astream(
                     where.input, config, durability="sync", stream_mode="updates", control=self._control
                 ):
@@ -231,6 +250,16 @@ class Leg:
         if where.kind == "finished":
             return Outcome("done", values=where.values)
         return Outcome("review", questions=where.questions)
+
+    def _measured_calls(self) -> list[BaseCallbackHandler]:
+        if not self._measures.is_on:
+            return []
+        from everstep.observability.measured_calls import MeasuredCalls
+
+        return [MeasuredCalls(self._measures)]
+
+    def _priced(self, model: str, micros: int) -> None:
+        self._measures.add(metric_names.COST, micros / 1_000_000, model)
 
     def _run_id(self) -> str:
         """One id for each time the graph is fed an input: LangGraph ignores one that is fed to a run it has seen."""
@@ -283,6 +312,10 @@ class Leg:
         """A checkpoint is stored. If this leg tries a service, its first step proves that it works again."""
         self._span.committed(checkpoint_id, checkpoint_ns)
         self.spending.stepped()
+        if self._measures.is_on and not checkpoint_ns:
+            before, self._stepped_at = self._stepped_at, time.monotonic()
+            if before is not None:  # what stores the input is no step
+                self._measures.add(metric_names.STEP_DURATION, self._stepped_at - before, self._job.graph)
         if self._tries and not checkpoint_ns:
             self._tries -= 1
             if not self._tries:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from langgraph.runtime import RunControl
@@ -22,7 +23,10 @@ from everstep.checkpoints.store import Store
 from everstep.errors import StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.observability import metric_names
 from everstep.observability.cost import Price
+from everstep.observability.log_context import about_leg
+from everstep.observability.measures import NOTHING, Measures
 from everstep.observability.tracing import Tracing
 from everstep.runtime.leg import Leg
 from everstep.runtime.outage import RecordOutage
@@ -50,6 +54,7 @@ class Surroundings:
         tell: Called with the status a job was settled as, and the job.
         prices: US dollars for a million tokens, by model name.
         outage: Told when the record cannot be written.
+        measures: What the process measures.
     """
 
     store: Store
@@ -61,6 +66,7 @@ class Surroundings:
     tell: Listener
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     outage: RecordOutage = field(default_factory=RecordOutage)
+    measures: Measures = NOTHING
 
     @classmethod
     def of(
@@ -74,9 +80,17 @@ class Surroundings:
         randomness: random.Random,
         tell: Listener,
         outage: RecordOutage,
+        measures: Measures = NOTHING,
     ) -> Surroundings:
         """With what `everstep.toml` says, for a worker and for the process of one job alike."""
-        return cls(store, graphs, tracing, worker, randomness, policies.tiers(), tell, policies.prices, outage)
+        return cls(
+            store, graphs, tracing, worker, randomness, policies.tiers(), tell, policies.prices, outage, measures
+        )
+
+
+def about(job: Job, **known: object) -> AbstractContextManager[None]:
+    """Let what is logged here say that it is about this claim of a job; see `about_leg`."""
+    return about_leg(job.public_id, job.claim_no, graph=job.graph, attempt=job.attempts, **known)
 
 
 class Run:
@@ -110,6 +124,7 @@ class Run:
             worker=around.worker,
             control=self._control,
             prices=around.prices,
+            measures=around.measures,
         )
         self._cancel_requested = False
         self._settling = False
@@ -122,7 +137,8 @@ class Run:
 
         async def run() -> None:
             try:
-                await self._run()
+                with about(self.job, worker=self._around.worker):
+                    await self._run()
             finally:
                 over(self)
 
@@ -208,7 +224,7 @@ class Run:
         settled = await self._settle(leg.outcome())
         self.settled = settled
         crash.point("job.settled")
-        leg.close(settled)
+        leg.close()
         self._around.tell(settled.status, settled)
 
     async def _released(self) -> bool:
@@ -221,7 +237,7 @@ class Run:
 
         def operation(connection: Connection) -> Job:
             self._leg.spending.note(connection)
-            return settle(
+            settled = settle(
                 connection,
                 self.job,
                 outcome,
@@ -230,12 +246,17 @@ class Run:
                 randomness=around.randomness,
                 tiers=around.tiers,
             )
+            self._leg.end_spans(connection, settled)
+            return settled
 
         settlement = f"the settlement of {self.job.public_id}"
         try:
             while True:
                 try:
                     return await around.store.awrite(operation)
+                except LostClaim:
+                    around.measures.add(metric_names.STALE_WRITES)
+                    raise
                 except StoreUnavailable as error:
                     if self._draining:
                         raise

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from threading import Lock
 from typing import Any
 
@@ -38,9 +39,18 @@ class Spending:
         job: The job as claimed.
         prices: US dollars for a million tokens, by model name.
         stop: Asks the run to stop at its next step.
+        write: Queues a write; the record's own when omitted.
     """
 
-    def __init__(self, store: Store, job: Job, prices: Mapping[str, Price], stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        job: Job,
+        prices: Mapping[str, Price],
+        stop: Callable[[], None],
+        write: Callable[[Callable[[Connection], None]], Future[None]] | None = None,
+    ) -> None:
+        self._write = write or store.write
         self.counter = TokenCounter(prices, counted=self.note_soon)
         self._store = store
         self._job = job
@@ -109,7 +119,7 @@ class Spending:
     def note_soon(self) -> None:
         """Bring the record up to date, without waiting for it; the next step would say if it cannot be."""
         with contextlib.suppress(RuntimeError):  # the record is closed: a call that was given up came back
-            self._store.write(self.note).add_done_callback(lambda done: done.exception())
+            self._write(self.note).add_done_callback(lambda done: done.exception())
 
     def beat(self) -> None:
         """The claim was renewed; thread-safe."""

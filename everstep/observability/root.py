@@ -1,0 +1,92 @@
+"""What the root span of a leg says: known before the leg runs, and by anyone after its process has died."""
+
+from __future__ import annotations
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
+
+from everstep.observability import names
+from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, exportable
+from everstep.observability.identity import root_span_id, trace_id
+from everstep.observability.leg import Ending, LegDescription
+
+
+def correlation(about: LegDescription) -> dict[str, object]:
+    """Who and where: on every span of the leg."""
+    previous = None if about.previous_leg is None else trace_id(about.job_id, about.previous_leg)
+    return {
+        names.SESSION_ID: about.thread_id,
+        names.CONVERSATION_ID: about.thread_id,
+        names.USER_ID: about.user_id,
+        names.JOB_ID: about.job_id,
+        names.LEG: about.leg,
+        names.TRACE_NAME: about.graph,
+        names.TRACE_TAGS: list(about.tags) or None,
+        names.TRACE_METADATA_JOB_ID: about.job_id,
+        names.TRACE_METADATA_LEG: about.leg,
+        names.TRACE_METADATA_THREAD_ID: about.thread_id,
+        names.TRACE_METADATA_PREVIOUS_TRACE_ID: previous,
+    }
+
+
+def attributes(about: LegDescription) -> dict[str, object]:
+    """What the root says besides, from its start."""
+    return {
+        names.OPERATION: names.INVOKE_AGENT,
+        names.AGENT_NAME: about.graph,
+        names.WORKER: about.worker,
+        names.ATTEMPTS: about.attempts,
+        names.observation_metadata("worker"): about.worker,
+        names.observation_metadata("attempts"): about.attempts,
+    }
+
+
+def links(about: LegDescription) -> list[Link]:
+    """The leg before it."""
+    if about.previous_leg is None:
+        return []
+    return [_link(about.job_id, about.previous_leg, names.LINK_PREVIOUS_LEG)]
+
+
+def closed(about: LegDescription, ending: Ending, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
+    """The root of a leg whose process cannot end it any more."""
+    level = names.LEVEL_WARNING if ending.is_failure and ending.goes_on else None
+    retry = f"everstep retry {about.job_id}" if ending.is_failure and not ending.goes_on else None
+    told: dict[str, object] = {
+        names.OUTCOME: ending.outcome,
+        names.observation_metadata("status"): ending.outcome,
+        names.observation_metadata("detail"): bounded(ending.reason, STATUS_LIMIT),
+        names.ERROR_TYPE: names.WORKER_DIED if ending.is_failure else None,
+        names.OBSERVATION_LEVEL: level,
+        names.OBSERVATION_STATUS_MESSAGE: bounded(ending.reason, STATUS_LIMIT),
+        names.RESUME_COMMAND: retry,
+        names.observation_metadata("resume_command"): retry,
+    }
+    started_ns = ending.ended_ns if about.started_ns is None else about.started_ns
+    status = Status(StatusCode.ERROR, bounded(ending.reason, STATUS_LIMIT)) if ending.is_failure else Status()
+    return ReadableSpan(
+        name=bounded(names.leg_span(about.graph), NAME_LIMIT),
+        context=_context(about.job_id, about.leg, is_remote=False),
+        resource=resource,
+        attributes=exportable({**correlation(about), **attributes(about), **told}),
+        links=links(about),
+        status=status,
+        start_time=started_ns,
+        end_time=max(started_ns, ending.ended_ns),
+        instrumentation_scope=scope,
+    )
+
+
+def _link(job_id: str, leg: int, kind: str) -> Link:
+    return Link(_context(job_id, leg, is_remote=True), {names.LINK_KIND: kind})
+
+
+def _context(job_id: str, leg: int, *, is_remote: bool) -> SpanContext:
+    return SpanContext(
+        trace_id=int(trace_id(job_id, leg), 16),
+        span_id=int(root_span_id(job_id, leg), 16),
+        is_remote=is_remote,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
