@@ -35,6 +35,11 @@ def arm(where: str | None) -> None:
     _armed, _passed = where, 0
 
 
+def armed(name: str) -> bool:
+    """Whether this process may die at the point of this name: then what comes before it must be as the name says."""
+    return _armed is not None and _armed.startswith(name)
+
+
 def observe(observer: Observer | None) -> None:
     """Tell of every point that is passed, before the process may die there: its name, its subject, what it is about."""
     global _observer

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -29,9 +29,13 @@ from sqlalchemy import Connection
 
 from everstep import crash
 from everstep.checkpoints import claims, jobs, payload, serialization
+from everstep.observability import metric_names
+from everstep.observability.measures import Measures
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
+
+T = TypeVar("T")
 
 logger = logging.getLogger("everstep.state")
 
@@ -60,6 +64,31 @@ class Fence(Protocol):
         """A task's output is about to be stored; raises if something it began is still under way."""
         ...
 
+    def write(
+        self,
+        operation: Callable[[Connection], T],
+        *,
+        patient: bool = False,
+        task_id: str | None = None,
+        graph_ns: str | None = None,
+    ) -> Future[T]:
+        """Queue a write of this run, and what goes along with it (see `SpanWriter.submit`)."""
+        ...
+
+    def refused(self, reason: BaseException) -> None:
+        """A write was refused."""
+        ...
+
+    @property
+    def measures(self) -> Measures:
+        """What the process measures."""
+        ...
+
+    @property
+    def graph(self) -> str:
+        """Name of the job's graph, for measures."""
+        ...
+
     @property
     def progress(self) -> Callable[[], dict[str, Any]]:
         """Further columns of the job to keep current with each step."""
@@ -80,6 +109,15 @@ Statement = tuple[str, Any]
 """SQL, and its parameters: a tuple, or a list of tuples to run it once for each."""
 
 
+Place = tuple[str, str]
+"""A thread and a namespace in it."""
+
+
+def _place(config: RunnableConfig) -> Place:
+    configurable = config.get("configurable", {})
+    return str(configurable["thread_id"]), str(configurable.get("checkpoint_ns", ""))
+
+
 class Recorder:
     """Stands in for the stock saver's cursor and keeps what it wants to run."""
 
@@ -93,6 +131,12 @@ class Recorder:
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
         """Keep a statement that is run for each of the parameters."""
         self.statements.append((sql, [tuple(row) for row in parameters]))
+
+
+def _size(statements: Iterable[Statement]) -> int:
+    """Bytes of the values that statements store."""
+    rows = (row for _, given in statements for row in (given if isinstance(given, list) else [given]))
+    return sum(len(value) for row in rows for value in row if isinstance(value, bytes))
 
 
 def _without_secrets(error: Any) -> Any:
@@ -125,6 +169,7 @@ class StepSaver(BaseCheckpointSaver[str]):
         self._recording = threading.local()
         self._seen: set[str] = set()
         self._warned: set[str] = set()
+        self._unwritten: dict[Place, BaseException] = {}  # touched by the writer's thread alone
 
     def recorder(self) -> Recorder:
         """What stands in for the cursor in the write that is under way in this thread."""
@@ -203,30 +248,39 @@ class StepSaver(BaseCheckpointSaver[str]):
         saved, statements = self._record(
             lambda: super(StepSaver, self).put(config, checkpoint, metadata, new_versions), values
         )
-        return saved, self._submit(statements, progress, is_step=True)
+        return saved, self._submit(statements, progress, place=_place(config), is_step=True)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task wrote; returns after the commit.
+        """Store what a task wrote.
+
+        What it produced is on its way when this returns: it is committed with the checkpoint that follows, or soon.
+        Whoever reads by a saver of the same store sees it. If it cannot be stored, the next write of its namespace
+        fails. What happened to a task (an interrupt, an answer, an error) is committed when this returns.
 
         Raises:
             LostClaim: The claim is no longer the job's; nothing was written.
             StateNotSerializable: A value cannot be stored.
         """
-        self._put_writes(config, writes, task_id, task_path).result()
+        future = self._put_writes(config, writes, task_id, task_path)
+        if future is not None:
+            future.result()
         crash.point("writes.after_put")
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`."""
-        await asyncio.wrap_future(self._put_writes(config, writes, task_id, task_path))
+        future = self._put_writes(config, writes, task_id, task_path)
+        if future is not None:
+            await asyncio.wrap_future(future)
         crash.point("writes.after_put")
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> Future[None]:
+    ) -> Future[None] | None:
+        """Submit it; the future is what its caller has to wait for."""
         self._warn_of_changes(writes)
         writes = [(channel, _without_secrets(value) if channel == ERROR else value) for channel, value in writes]
         if self._fence is not None and not all(channel in CONTROL for channel, _ in writes):
@@ -238,7 +292,10 @@ class StepSaver(BaseCheckpointSaver[str]):
         _, statements = self._record(
             lambda: super(StepSaver, self).put_writes(config, writes, task_id, task_path), dict(writes)
         )
-        return self._submit(statements, {"progressed": any(channel not in CONTROL for channel, _ in writes)})
+        patient = not any(channel in CONTROL for channel, _ in writes) and not crash.armed("writes.after_put")
+        progress = {"progressed": any(channel not in CONTROL for channel, _ in writes)}
+        future = self._submit(statements, progress, place=_place(config), task_id=task_id, patient=patient)
+        return None if patient else future
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread's checkpoints and writes."""
@@ -294,6 +351,7 @@ class StepSaver(BaseCheckpointSaver[str]):
 
     def _record(self, write: Callable[[], Any], values: Mapping[str, Any]) -> tuple[Any, list[Statement]]:
         if self._fence is not None and self._fence.blocked is not None:
+            self._fence.refused(self._fence.blocked)
             raise self._fence.blocked
         recorder = self._recording.recorder = self.recorder_class()
         try:
@@ -307,16 +365,36 @@ class StepSaver(BaseCheckpointSaver[str]):
             raise
 
     def _submit(
-        self, statements: list[Statement], progress: dict[str, Any] | None, *, is_step: bool = False
+        self,
+        statements: list[Statement],
+        progress: dict[str, Any] | None,
+        *,
+        place: Place | None = None,
+        is_step: bool = False,
+        task_id: str | None = None,
+        patient: bool = False,
     ) -> Future[None]:
         fence, now = self._fence, self._store.clock.now_ms()
+        if fence is not None and fence.measures.is_on:
+            fence.measures.add(metric_names.CHECKPOINT_SIZE, _size(statements), fence.graph)
 
         def operation(connection: Connection) -> None:
+            if place in self._unwritten:
+                raise self._unwritten[place]
+            try:
+                write(connection)
+            except BaseException as error:
+                if patient and place is not None and not self._store.database.is_conflict(error):
+                    self._unwritten[place] = error
+                raise
+
+        def write(connection: Connection) -> None:
             if fence is not None:
                 use = {} if progress is None else fence.progress()  # here, so that none is overwritten by an older one
                 try:
                     claims.advance(connection, fence.job_id, fence.claim_no, now=now, **use, **(progress or {}))
                 except jobs.LostClaim as lost:
+                    fence.refused(lost)
                     fence.block(lost)
                     raise
                 if is_step:
@@ -324,7 +402,22 @@ class StepSaver(BaseCheckpointSaver[str]):
             for sql, parameters in statements:
                 connection.exec_driver_sql(sql, parameters)
 
-        return self._store.write(operation)
+        def told(future: Future[None]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if place is None or error is None:
+                return
+            if patient:
+                self._unwritten[place] = error
+            else:
+                self._unwritten.pop(place, None)  # somebody knows now
+
+        if fence is None:
+            future = self._store.write(operation, patient=patient)
+        else:
+            graph_ns = place[1] if is_step and place is not None else None
+            future = fence.write(operation, patient=patient, task_id=task_id, graph_ns=graph_ns)
+        future.add_done_callback(told)
+        return future
 
     def _warn_of_changes(self, values: Iterable[tuple[str, Any]]) -> None:
         """Once for each channel: say what would come back changed after a crash.
@@ -354,6 +447,7 @@ class StepSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """List checkpoints, newest first; read to the end before the first is yielded, so that no read stays open."""
+        self._store.settle()
         return iter([*super().list(config, filter=filter, before=before, limit=limit)])
 
     async def alist(
@@ -368,9 +462,21 @@ class StepSaver(BaseCheckpointSaver[str]):
         for item in await self._store.in_thread(lambda: self.list(config, filter=filter, before=before, limit=limit)):
             yield item
 
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names, or the newest, with what is stored of its tasks."""
+        self._store.settle()
+        return super().get_tuple(config)
+
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
         return await self._store.in_thread(self.get_tuple, config)
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What a `DeltaChannel` is rebuilt from."""
+        self._store.settle()
+        return super().get_delta_channel_history(config=config, channels=channels)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -384,6 +490,7 @@ class StepSaver(BaseCheckpointSaver[str]):
         A node that fails after it used an answer keeps the answer but not its place; the number tells an answer that
         was used from one that still waits.
         """
+        self._store.settle()
         tasks: dict[tuple[str, str, str], dict[str, Any]] = {}
         for namespace, checkpoint_id, task_id, channel, kind, value in self._answers(thread_id):
             tasks.setdefault((namespace, checkpoint_id, task_id), {})[channel] = self.serde.loads_typed((kind, value))

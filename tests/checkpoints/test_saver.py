@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import operator
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
@@ -21,8 +22,9 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.types import RESUME
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 
+from everstep.checkpoints import writer
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
@@ -174,7 +176,7 @@ def test_a_graph_with_the_stock_saver_goes_on_with_our_thread(store: Store) -> N
 
 
 def test_a_put_under_a_lost_claim_writes_nothing(store: Store, clock: ManualClock) -> None:
-    """After a takeover `put` and `put_writes` raise LostClaim, store nothing, and block the rest of the run."""
+    """After a takeover `put` raises LostClaim, and whatever follows; nothing is stored."""
     store.enqueue("graph", {})
     attempt = fenced(store, begin_running(store, "a"))
     saver = StepSaver(store, attempt)
@@ -205,10 +207,16 @@ async def test_an_async_put_under_a_lost_claim_writes_nothing(store: Store, cloc
         await StepSaver(store, attempt).aput(thread(), checkpoint, {"step": 0}, versions)
     fresh = fenced(store, store.job_by_row(attempt.job_id))
     fresh.claim_no = attempt.claim_no
+    of_task: RunnableConfig = {"configurable": {**thread()["configurable"], "checkpoint_id": "1"}}
     with pytest.raises(LostClaim):
-        await StepSaver(store, fresh).aput_writes(
-            {"configurable": {**thread()["configurable"], "checkpoint_id": "1"}}, [("log", "late")], "task"
-        )
+        await StepSaver(store, fresh).aput_writes(of_task, [("__interrupt__", "late")], "task")
+    another = fenced(store, store.job_by_row(attempt.job_id))
+    another.claim_no = attempt.claim_no
+    saver = StepSaver(store, another)
+    await saver.aput_writes(of_task, [("log", "late")], "task")  # which nobody waits for
+    with pytest.raises(LostClaim):
+        await saver.aput(thread(), checkpoint, {"step": 0}, versions)
+    assert isinstance(another.blocked, LostClaim)
     assert (count(store, "checkpoints"), count(store, store.database.checkpoint_tables[-1])) == (0, 0)
 
 
@@ -243,6 +251,96 @@ def test_a_step_and_the_jobs_progress_are_one_write(store: Store) -> None:
     after = store.job_by_row(job.id)
     assert (after.input_applied, after.step, after.input_tokens) == (1, 3, 7)
     assert seen == [(checkpoint["id"], "")]
+
+
+# ---- what nobody waits for
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task produced is held until something urgent comes."""
+    monkeypatch.setattr(writer, "PATIENCE_S", 1e6)
+
+
+class Long(TypedDict):
+    items: Annotated[list[int], operator.add]
+    notes: Annotated[list[int], DeltaChannel(lambda state, writes: state + [n for write in writes for n in write])]
+
+
+def widening(steps: int) -> StateGraph[Any]:
+    """Every second superstep runs two tasks."""
+    builder = StateGraph(Long)
+
+    def route(state: Long) -> Any:
+        return END if len(state["items"]) >= 2 * steps else [Send("step", 1), Send("step", 2)]
+
+    builder.add_node("step", lambda number: {"items": [number], "notes": [number]})
+    builder.add_node("plan", lambda state: {"items": []})
+    builder.add_edge(START, "plan")
+    builder.add_edge("step", "plan")
+    builder.add_conditional_edges("plan", route)
+    return builder
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_superstep_costs_one_commit(store: Store, asynchronous: bool) -> None:
+    """The outputs of a superstep's tasks are committed with its checkpoint, also those of a `DeltaChannel`."""
+    saver = StepSaver(store)
+    graph: Any = widening(20).compile(checkpointer=saver)
+    before = store.commits
+    given = {"items": [], "notes": []}
+    if asynchronous:
+        result = await graph.ainvoke(given, thread(), durability="sync")
+    else:
+        result = await asyncio.to_thread(lambda: graph.invoke(given, thread(), durability="sync"))
+    assert (len(result["items"]), len(result["notes"])) == (40, 40)
+    checkpoints = [found async for found in saver.alist(thread())]
+    assert store.commits - before <= len(checkpoints)
+    assert count(store, store.database.checkpoint_tables[-1]) >= 2 * 40
+    assert graph.get_state(thread()).values == result
+
+
+@pytest.mark.usefixtures("patient")
+async def test_what_is_held_is_read(store: Store) -> None:
+    """A saver of the same store sees what a task wrote as soon as `put_writes` returned."""
+    saver = StepSaver(store)
+    config = saver.put(thread(), empty_checkpoint(), {"step": 0}, {})
+    saver.put_writes(config, [("log", 1)], "task")
+    found = StepSaver(store).get_tuple(thread())
+    assert found is not None
+    assert found.pending_writes == [("task", "log", 1)]
+    await saver.aput_writes(config, [("log", 2)], "other")
+    (listed,) = [found async for found in StepSaver(store).alist(thread())]
+    assert listed.pending_writes is not None
+    assert len(listed.pending_writes) == 2
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_output_that_could_not_be_stored_fails_the_next_write(store: Store, together: bool) -> None:
+    """A checkpoint is not stored over a task's output that is missing; another namespace is not concerned."""
+    store.enqueue("graph", {})
+    attempt = fenced(store, begin_running(store))
+    saver = StepSaver(store, attempt)
+    checkpoint, versions = checkpoint_with(log=[])
+    config = saver.put(thread(), checkpoint, {"step": 0}, versions)
+
+    def refuse() -> Any:
+        attempt.progress = dict[str, Any]
+        raise RuntimeError("no")
+
+    attempt.progress = refuse
+    saver.put_writes(config, [("log", 1)], "task")
+    if not together:
+        store.settle()
+    below: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": "below"}}
+    later, versions = checkpoint_with(log=[1])
+    saver.put(below, later, {"step": 0}, versions)
+    with pytest.raises(RuntimeError, match=r"^no$"):
+        saver.put(config, later, {"step": 1}, versions)
+    assert [found.checkpoint["id"] for found in saver.list(thread())] == [checkpoint["id"]]
+    saver.put(config, later, {"step": 1}, versions)
+    assert len(list(saver.list(thread()))) == 2
 
 
 # ---- what is stored

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from everstep.checkpoints import sqlite
+from everstep.checkpoints import sqlite, writer
 from everstep.checkpoints.sqlite import Sqlite
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.writer import MAX_BATCH, Writer
@@ -121,6 +121,51 @@ def test_a_future_resolves_only_when_the_write_is_on_disk(store: Store) -> None:
     assert seen == {"during": [], "after": ["kept"]}
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is patient is held for ever."""
+    monkeypatch.setattr(writer, "PATIENCE_S", 1e6)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_patient_operation_shares_the_commit_of_the_next_urgent_one(store: Store) -> None:
+    """Patient operations wait until an urgent one comes; all are carried out in order by its commit."""
+    before = store.commits
+    held = [store.write(note(text), patient=True) for text in ("first", "second")]
+    assert not held[0].done()
+    store.write(note("third")).result(PATIENCE)
+    assert [future.result(0) for future in held] == ["first", "second"]
+    assert store.commits - before == 1
+    assert notes(store.path) == ["first", "second", "third"]
+
+
+def test_a_patient_operation_alone_is_carried_out_soon(store: Store) -> None:
+    """When nothing follows, a patient operation is committed by itself."""
+    assert store.write(note("alone"), patient=True).result(PATIENCE) == "alone"
+    assert notes(store.path) == ["alone"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_is_held_can_be_asked_for(store: Store) -> None:
+    """`settle` carries out what is held, and costs nothing when nothing is."""
+    store.write(note("held"), patient=True)
+    store.settle()
+    assert notes(store.path) == ["held"]
+    before = store.commits
+    store.settle()
+    assert store.commits == before
+
+
+@pytest.mark.usefixtures("patient")
+def test_close_does_not_wait_out_the_patience(tmp_path: Path) -> None:
+    """Closing the record carries out what is held at once."""
+    with Store.open(f"sqlite:///{tmp_path / 'record.db'}") as store:
+        store.write(lambda connection: connection.exec_driver_sql("CREATE TABLE notes (text TEXT)")).result()
+        store.write(note("held"), patient=True)
+    assert notes(tmp_path / "record.db") == ["held"]
+    store.settle()
+
+
 def test_a_cancelled_future_is_skipped(store: Store) -> None:
     """An operation that is cancelled while it waits never runs; its neighbours do."""
     gate = Gate(store)
@@ -160,18 +205,18 @@ def test_no_operation_is_forgotten_between_submit_and_close(tmp_path: Path, monk
 
         def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
             if item is not None:
-                closing.append(threading.Thread(target=writer.close))
+                closing.append(threading.Thread(target=own.close))
                 closing[0].start()
                 closing[0].join(0.3)
             super().put(item, block, timeout)
 
     monkeypatch.setattr(queue, "SimpleQueue", SlowQueue)
-    writer = Writer(engine.connect, Sqlite(f"sqlite:///{path}"))
-    accepted = writer.submit(lambda _connection: "done")
+    own = Writer(engine.connect, Sqlite(f"sqlite:///{path}"))
+    accepted = own.submit(lambda _connection: "done")
     assert accepted.result(2.0) == "done"
     closing[0].join(PATIENCE)
     with pytest.raises(RuntimeError, match="closed"):
-        writer.submit(lambda _connection: None)
+        own.submit(lambda _connection: None)
     engine.dispose()
 
 
@@ -188,11 +233,11 @@ def test_a_connection_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> No
             raise StoreUnavailable("away")
         return engine.connect()
 
-    writer = Writer(connect, Sqlite(f"sqlite:///{path}"))
+    own = Writer(connect, Sqlite(f"sqlite:///{path}"))
     with pytest.raises(StoreUnavailable, match="away"):
-        writer.submit(lambda _connection: None).result(PATIENCE)
-    assert writer.submit(lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one()).result(PATIENCE) == 1
-    writer.close()
+        own.submit(lambda _connection: None).result(PATIENCE)
+    assert own.submit(lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one()).result(PATIENCE) == 1
+    own.close()
     engine.dispose()
 
 
