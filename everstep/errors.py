@@ -130,6 +130,13 @@ class JobStateConflict(EverstepError):
     exit_code = EX_DATAERR
 
 
+class LegNotFound(EverstepError):
+    """The job has no leg of this number; or none at all, because it has not run yet."""
+
+    code = "leg_not_found"
+    exit_code = EX_NOINPUT
+
+
 class PayloadInvalid(EverstepError):
     """The input is not valid JSON, or holds a value that has no exact JSON form."""
 
@@ -329,6 +336,30 @@ class ModelUnavailable(EverstepError):
     exit_code = EX_CONFIG
 
 
+# ---- traces
+
+
+class FileNotWritten(EverstepError):
+    """The file that a command was to write could not be written; what was there before is as it was."""
+
+    code = "file_not_written"
+    exit_code = EX_UNAVAILABLE
+
+
+class LangfuseUnusable(EverstepError):
+    """Langfuse is not configured, refuses the keys, or its SDK is not installed."""
+
+    code = "langfuse_unusable"
+    exit_code = EX_CONFIG
+
+
+class LangfuseUnavailable(EverstepError):
+    """Langfuse cannot be reached, or answered with an error of its own."""
+
+    code = "langfuse_unavailable"
+    exit_code = EX_UNAVAILABLE
+
+
 # ---- asking what an error means
 
 
@@ -347,3 +378,13 @@ class CrashTestImpossible(EverstepError):
 
     code = "crash_test_impossible"
     exit_code = EX_DATAERR
+
+
+# ---- metrics
+
+
+class MetricsAddressUnavailable(EverstepError):
+    """Metrics cannot be served where they should be: the port is taken, or the address is not this machine's."""
+
+    code = "metrics_address_unavailable"
+    exit_code = EX_UNAVAILABLE

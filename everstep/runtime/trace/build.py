@@ -1,0 +1,230 @@
+"""The trace of a job, put together: from its stored spans where a leg has them, else from what the record tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from everstep.checkpoints import trace_rows
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.payload import without_secrets
+from everstep.checkpoints.saver import StepSaver
+from everstep.checkpoints.store import Store
+from everstep.checkpoints.trace_rows import EffectRow, EvidenceRow, ReviewRow, SavedStep
+from everstep.errors import LegNotFound
+from everstep.observability.identity import root_span_id, trace_id
+from everstep.runtime.trace import failures, legs, spans, steps
+from everstep.runtime.trace.ledger import effect_nodes, review_node
+from everstep.runtime.trace.legs import LegRow, WaitRow
+from everstep.runtime.trace.spans import SpannedLeg
+from everstep.runtime.trace.steps import LIMIT, Steps
+from everstep.runtime.trace.tree import Leg, Node, Status, TraceTree, Use, in_order
+
+_MS = 1_000_000
+_OUTCOMES: dict[str, Status] = {"running": "open", "retry": "warning", "failed": "error", "gone": "error"}
+
+
+def of_job(store: Store, job: Job, *, leg: int | None = None, limit: int = LIMIT) -> TraceTree:
+    """The trace of a job, or of one leg of it.
+
+    Args:
+        store: The record.
+        job: The job.
+        leg: Only this leg.
+        limit: How many steps, spans and effects to hold at most, of each.
+
+    Raises:
+        LegNotFound: The job has no such leg.
+    """
+    return store.read(lambda connection: _Reader(store, job, connection, limit).tree(leg))
+
+
+def leg_rows(store: Store, job: Job) -> list[LegRow]:
+    """The legs of a job, the first first."""
+
+    def read(connection: Connection) -> list[LegRow]:
+        evidence = trace_rows.evidence_of(connection, job.id)
+        return legs.of_moves(job, trace_rows.moves(connection, job.id), evidence)[0]
+
+    return store.read(read)
+
+
+def find_leg(rows: Sequence[LegRow], job: Job, number: int | None) -> LegRow:
+    """A leg by its number; the newest without one.
+
+    Raises:
+        LegNotFound: The job has no such leg.
+    """
+    found = [row for row in rows if number in (None, row.number)]
+    if found:
+        return found[-1]
+    has = f"it has the legs {rows[0].number} to {rows[-1].number}" if rows else "it has not run yet"
+    what = "a leg" if number is None else f"a leg {number}"
+    raise LegNotFound(
+        f"job {job.public_id} has no {what}: {has}", next_step=f"see: everstep trace {job.public_id}", job=job.public_id
+    )
+
+
+class _Reader:
+    """Reads one job in one snapshot."""
+
+    def __init__(self, store: Store, job: Job, connection: Connection, limit: int) -> None:
+        self._store = store
+        self._job = job
+        self._connection = connection
+        self._limit = limit
+        self._now = store.clock.now_ms()
+        self._evidence = trace_rows.evidence_of(connection, job.id)
+        self._rows, self._waits = legs.of_moves(job, trace_rows.moves(connection, job.id), self._evidence)
+
+    def tree(self, only: int | None) -> TraceTree:
+        if only is not None:
+            find_leg(self._rows, self._job, only)
+        wanted = [row for row in self._rows if only in (None, row.number)]
+        counts = trace_rows.span_counts(self._connection, self._job.id)
+        spanned = self._spanned([row.number for row in wanted if row.number in counts], counts)
+        made = self._steps([row.number for row in wanted if row.number not in counts])
+        reviews = trace_rows.reviews_of(self._connection, self._job.id)
+        effects = trace_rows.effects_of(self._connection, self._job.id, self._limit)
+        resume = self._resume(reviews)
+        for row in wanted:
+            if row.number not in counts:
+                unfinished = failures.unfinished(row, made, self._failures(row), resume if self._is_last(row) else None)
+                made.by_leg.setdefault(row.number, []).extend(unfinished)
+        made.place_subgraphs()
+        found = [self._leg(row, spanned.get(row.number), made, reviews, effects) for row in wanted]
+        self._share(found, whole=only is None)
+        nodes = [leg.node for leg in found]
+        if only is None:
+            nodes += [_wait(wait) for wait in self._waits]
+            nodes += [gap for row in self._rows if (gap := self._gap(row, spanned, made)) is not None]
+        return TraceTree(
+            job_id=self._job.public_id,
+            graph=self._job.graph,
+            thread_id=self._job.thread_id,
+            status=self._job.status,
+            step=self._job.step,
+            use=self._use(),
+            nodes=in_order(nodes),
+            legs=found,
+            omitted=made.omitted + sum(leg.omitted for leg in spanned.values()),
+            drawn_at_ns=self._now * _MS,
+        )
+
+    def _spanned(self, numbers: Sequence[int], counts: Mapping[int, int]) -> dict[int, SpannedLeg]:
+        left, found = self._limit, dict[int, SpannedLeg]()
+        for place, number in enumerate(numbers):
+            share = max(left // (len(numbers) - place), 20)
+            rows = trace_rows.spans_of(self._connection, self._job.id, number)
+            found[number] = spans.read(rows, root_span_id(self._job.public_id, number), share)
+            left -= min(counts[number], share)
+        return found
+
+    def _steps(self, numbers: Sequence[int]) -> Steps:
+        return steps.of_thread(
+            self._connection,
+            self._job.thread_id,
+            self._store.database.checkpoint_tables,
+            started_ns={row.number: row.started_at * _MS for row in self._rows},
+            wanted=numbers,
+            sent=self._sent,
+            limit=self._limit,
+        )
+
+    def _sent(self, saved: SavedStep) -> list[str]:
+        """The nodes that LangGraph's `Send`s went to stand in the state of the checkpoint they were sent from."""
+        where = {"thread_id": self._job.thread_id, "checkpoint_ns": saved.namespace, "checkpoint_id": saved.parent_id}
+        found = StepSaver(self._store).get_tuple({"configurable": where})
+        sent: Any = [] if found is None else found.checkpoint["channel_values"].get("__pregel_tasks", [])
+        return [str(getattr(one, "node", "")) for one in sent]
+
+    def _leg(
+        self,
+        row: LegRow,
+        spanned: SpannedLeg | None,
+        made: Steps,
+        reviews: Sequence[ReviewRow],
+        effects: Sequence[EffectRow],
+    ) -> Leg:
+        node = Node("leg", f"leg {row.number}", row.started_at * _MS, self._ended_ns(row, spanned, made))
+        node.status = _OUTCOMES.get(row.outcome, "ok")
+        node.detail = without_secrets(row.reason) if row.reason else row.outcome
+        node.facts = {"worker": row.worker, "outcome": row.outcome}
+        node.resume = self._resume(reviews) if self._is_last(row) else None
+        node.span_id = root_span_id(self._job.public_id, row.number)
+        if spanned is None:
+            node.children = made.by_leg.get(row.number, [])
+        else:
+            node.use = spanned.use
+            node.children = spanned.nodes
+            if spanned.root is not None:
+                node.facts |= {key: value for key, value in spanned.root.facts.items() if key not in node.facts}
+                node.stack = spanned.root.stack
+            if not any(one.is_wrong for child in node.children for one in child.walk()):
+                node.children += failures.from_evidence(row, self._failures(row), node.resume)
+        mine = [effect for effect in effects if self._leg_at(effect.created_at) == row.number]
+        node.children += effect_nodes(node, row.number, mine, made.by_task)
+        asked = [review for review in reviews if self._leg_at(review.created_at) == row.number]
+        node.children = [*in_order(node.children), *(review_node(review) for review in asked)]
+        return Leg(row.number, trace_id(self._job.public_id, row.number), spanned is not None, node)
+
+    def _leg_at(self, at: int) -> int:
+        """The leg that ran at a moment, or the last one before it."""
+        return next((row.number for row in reversed(self._rows) if row.started_at <= at), 0)
+
+    def _failures(self, row: LegRow) -> list[EvidenceRow]:
+        return [one for one in self._evidence if one.claim_no == row.number]
+
+    def _is_last(self, row: LegRow) -> bool:
+        return row is self._rows[-1]
+
+    def _resume(self, reviews: Sequence[ReviewRow]) -> str | None:
+        """The command that takes the job up from where it stands now."""
+        if self._job.status in ("failed", "retry"):
+            return f"everstep retry {self._job.public_id}"
+        if self._job.status != "review":
+            return None
+        waiting = [review for review in reviews if review.status == "open"]
+        return f"everstep review show {waiting[0].public_id}" if waiting else "everstep review"
+
+    def _ended_ns(self, row: LegRow, spanned: SpannedLeg | None, made: Steps) -> int | None:
+        """When a leg ended; of one whose worker died, the last moment at which it is known to have lived."""
+        if row.ended_at is None or row.outcome != "gone":
+            return None if row.ended_at is None else row.ended_at * _MS
+        seen = max(spanned.seen_ns if spanned else 0, made.seen_ns.get(row.number, 0))
+        return min(max(seen, row.started_at * _MS), row.ended_at * _MS)
+
+    def _gap(self, row: LegRow, spanned: Mapping[int, SpannedLeg], made: Steps) -> Node | None:
+        """The time from a worker's last sign of life until somebody noticed."""
+        if row.outcome == "gone" and row.ended_at is not None:
+            since, until = self._ended_ns(row, spanned.get(row.number), made), row.ended_at * _MS
+            node = Node("gap", f"worker {row.worker} gone", since, until, "error", row.reason)
+        elif row.outcome == "running" and self._job.lease_until is not None and self._job.lease_until <= self._now:
+            seen = max(made.seen_ns.get(row.number, 0), row.started_at * _MS)
+            node = Node("gap", f"worker {row.worker} gone", min(seen, self._now * _MS), None, "error")
+            node.detail, node.resume = "its lease ended; any worker will take the job over", "everstep worker"
+        else:
+            return None
+        node.facts = {"leg": row.number, "worker": row.worker}
+        return node
+
+    def _share(self, found: Sequence[Leg], *, whole: bool) -> None:
+        """The record keeps tokens by job: what no leg's spans tell is that of the only leg without, if it is one."""
+        without = [leg for leg in found if not leg.has_spans]
+        if not whole or len(without) != 1:
+            return
+        told = Use()
+        for leg in found:
+            told = told.plus(leg.node.use)
+        without[0].node.use = self._use().minus(told)
+
+    def _use(self) -> Use:
+        return Use(self._job.input_tokens, self._job.output_tokens, self._job.cost_micros)
+
+
+def _wait(wait: WaitRow) -> Node:
+    until = None if wait.until is None else wait.until * _MS
+    status: Status = "open" if until is None else "ok"
+    return Node("wait", wait.name, wait.since * _MS, until, status, without_secrets(wait.reason))

@@ -1,0 +1,84 @@
+"""The legs of a job, and what lies between them, by its changes of status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.trace_rows import EvidenceRow, Move
+from everstep.clock import rfc3339
+
+_WAITS = {
+    "pending": "queued",
+    "retry": "waits to try again",
+    "review": "waits for a person",
+    "failed": "failed, until it was retried",
+}
+
+
+@dataclass
+class LegRow:
+    """One attempt by one worker; times are UTC milliseconds.
+
+    Attributes:
+        number: Which leg of the job it is, from 1.
+        worker: Who ran it.
+        started_at: When it was claimed.
+        ended_at: When it was settled, or its worker found to be gone; None while it runs.
+        outcome: What became of the job then: `done`, `failed`, `review`, `retry`, `given back`, `gone`, or `running`.
+        reason: In words.
+    """
+
+    number: int
+    worker: str
+    started_at: int
+    ended_at: int | None = None
+    outcome: str = "running"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class WaitRow:
+    """A time in which nobody ran the job; `until` is None while it lasts. UTC milliseconds."""
+
+    name: str
+    status: str
+    since: int
+    until: int | None
+    reason: str
+
+
+def of_moves(job: Job, moves: Sequence[Move], evidence: Sequence[EvidenceRow]) -> tuple[list[LegRow], list[WaitRow]]:
+    """Legs and waits, both in order.
+
+    Args:
+        job: The job.
+        moves: Its changes of status, oldest first.
+        evidence: What was kept of its failures and deaths.
+    """
+    died = {row.claim_no for row in evidence if row.kind == "worker_death"}
+    legs: list[LegRow] = []
+    waits: list[WaitRow] = []
+    before: Move | None = None
+    for move in moves:
+        running = legs[-1] if legs and legs[-1].ended_at is None else None
+        if running is not None:
+            is_dead = move.to == "running" or running.number in died
+            outcome = "gone" if is_dead else "given back" if move.to == "pending" else move.to
+            running.ended_at, running.outcome, running.reason = move.at, outcome, move.reason
+        elif before is not None and before.to in _WAITS:
+            waits.append(_wait(before, move.at))
+        if move.to == "running":
+            legs.append(LegRow(move.claim_no, move.actor, move.at))
+        before = move
+    if before is not None and before.to in ("pending", "retry", "review"):
+        waits.append(_wait(before, None, job))
+    return legs, waits
+
+
+def _wait(move: Move, until: int | None, job: Job | None = None) -> WaitRow:
+    reason = move.reason
+    if job is not None and move.to == "retry":
+        reason = f"{reason}; next at {rfc3339(job.next_run_at)}"
+    return WaitRow(_WAITS[move.to], move.to, move.at, until, reason)
