@@ -215,12 +215,9 @@ def every(connection: Connection, also: Sequence[str] = ()) -> list[Destination]
         connection: A snapshot.
         also: Names that are told of though the record does not know them yet.
     """
-    query = select(
-        span_outbox.c.destination, func.count().label("waiting"), func.min(span_outbox.c.queued_at).label("at")
-    )
-    waiting = {
-        row.destination: (row.waiting, row.at) for row in connection.execute(query.group_by(span_outbox.c.destination))
-    }
+    destination, at = span_outbox.c.destination, func.min(span_outbox.c.queued_at).label("at")
+    query = select(destination, func.count().label("waiting"), at).group_by(destination)
+    waiting = {row.destination: (row.waiting, row.at) for row in connection.execute(query)}
     known = {row["name"]: row for row in connection.execute(select(span_destinations)).mappings()}
     found: list[Destination] = []
     for name in sorted({*waiting, *known, *also}):

@@ -73,7 +73,7 @@ def _insertion(dialect: str) -> Any:
 
 
 def of_leg(connection: Connection, job_id: int, leg: int) -> list[tuple[str, bytes]]:
-    """The spans of a leg in the order of their start: id and OTLP bytes (see `FinishedSpan.body`)."""
+    """The spans of a leg in the order of their start: id and OTLP bytes (`FinishedSpan.body`)."""
     query = select(spans.c.span_id, spans.c.body).where(spans.c.job_id == job_id, spans.c.leg == leg)
     return [(row.span_id, row.body) for row in connection.execute(query.order_by(spans.c.started_ns, spans.c.id))]
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Final
 
 import requests
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.trace.v1.trace_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Status
 from opentelemetry.util.re import parse_env_headers
 from requests.auth import HTTPBasicAuth
 
@@ -164,8 +162,23 @@ def _session_of_provider() -> requests.Session | None:
     raise RuntimeError(f"there is no credential provider {name!r} that gives a requests.Session")
 
 
+def request_of(bodies: Iterable[bytes]) -> bytes:
+    """An `ExportTraceServiceRequest` of spans as the record keeps them, each a `ResourceSpans` of its own.
+
+    That message is its field number 1, so each is put behind that field's tag and its own length (protobuf's varint).
+    """
+    return b"".join(b"\x0a" + _varint(len(body)) + body for body in bodies)
+
+
+def _varint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*digits, number])
+
+
 def is_essential(body: bytes) -> bool:
     """Whether a span is the root of its leg, or tells of a failure: what is given up last."""
-    request = ExportTraceServiceRequest.FromString(body)
-    spans = [span for group in request.resource_spans for scope in group.scope_spans for span in scope.spans]
+    spans = [span for scope in ResourceSpans.FromString(body).scope_spans for span in scope.spans]
     return any(not span.parent_span_id or span.status.code == Status.STATUS_CODE_ERROR for span in spans)

@@ -145,7 +145,7 @@ def _encode(span: ReadableSpan, buffer: SpanBuffer) -> None:
         FinishedSpan(
             span_id=format_span_id(span.context.span_id),
             started_ns=span.start_time or time.time_ns(),
-            body=encode_spans([span]).SerializeToString(),
+            body=encode_spans([span]).resource_spans[0].SerializeToString(),
             step_ns=str(namespace) if is_step else None,
         )
     )

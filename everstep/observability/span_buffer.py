@@ -23,7 +23,7 @@ class FinishedSpan:
     Attributes:
         span_id: 16 hexadecimal digits.
         started_ns: Start, nanoseconds since the Unix epoch.
-        body: An OTLP `ExportTraceServiceRequest` with this span alone; several of them one after another are one, too.
+        body: OTLP `ResourceSpans` with this span alone.
         step_ns: Of a step's own span, the checkpoint namespace of its task.
     """
 

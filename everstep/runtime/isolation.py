@@ -22,15 +22,17 @@ from typing import Any, TextIO
 
 from sqlalchemy import Connection
 
-from everstep.checkpoints import deaths
+from everstep.checkpoints import deaths, jobs
 from everstep.checkpoints.deaths import Death
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.sqlite import Sqlite
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreUnavailable
+from everstep.observability import metric_names
 from everstep.runtime.errand import DRAIN, Lines, Order, Voice, Word
-from everstep.runtime.run import SETTLE_RETRY_S, Surroundings
+from everstep.runtime.leg_spans import DeadLegs
+from everstep.runtime.run import SETTLE_RETRY_S, Surroundings, about
 
 logger = logging.getLogger("everstep.worker")
 
@@ -86,7 +88,9 @@ class IsolatedRun:
             lease_ms,
             policies,
             sys.path,
+            around.measures.is_on,
         )
+        self._legs = DeadLegs(around.tracing)
         self._task: asyncio.Task[None] | None = None
         self._voice: Voice | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,7 +106,8 @@ class IsolatedRun:
 
         async def run() -> None:
             try:
-                await self._run()
+                with about(self.job, worker=self._around.worker):
+                    await self._run()
             except asyncio.CancelledError:
                 raise
             except Exception:
@@ -224,6 +229,9 @@ class IsolatedRun:
                 self._deadline, self._deadline_why = now + lease_s, f"gave no sign of life for {lease_s:.0f} s"
         elif word.kind == "cancelling":
             self._deadline, self._deadline_why = now + CANCEL_S, f"did not end within {CANCEL_S:.0f} s of the request"
+        elif word.kind == "measured":
+            name, value, *labels = word.detail
+            self._around.measures.add(metric_names.BY_NAME[name], value, *labels)
         elif word.kind == "lost":
             self.lost = True
         elif word.kind == "settled":
@@ -244,6 +252,7 @@ class IsolatedRun:
     # ---- what is written when the process did not
 
     async def _settle(self, end: _End) -> None:
+        self._around.tracing.news()  # whatever it wrote
         if self.settled is not None or self.lost:
             if self.lost:
                 logger.warning("job %s was taken over; its process has ended", self.job.public_id)
@@ -271,25 +280,28 @@ class IsolatedRun:
 
     async def _died(self, death: Death) -> None:
         logger.error("job %s: its process %s", self.job.public_id, death.how)
-        await self._write(
-            lambda connection: deaths.record(
-                connection, self.job, death, now=self._around.store.clock.now_ms(), actor=self._around.worker
-            )
-        )
+        now = self._around.store.clock.now_ms()
+
+        def operation(connection: Connection) -> Job:
+            held = jobs.get(connection, self.job.id)
+            after = deaths.record(connection, self.job, death, now=now, actor=self._around.worker)
+            self._legs.died(connection, held, f"its process {death.how}", after.status == "pending", now=now)
+            return after
+
+        await self._write(operation)
 
     async def _give_back(self, reason: str, *, now: bool = False) -> None:
         logger.warning("job %s is given back: %s", self.job.public_id, reason)
         at = self._around.store.clock.now_ms()
-        await self._write(
-            lambda connection: deaths.give_back(
-                connection,
-                self.job,
-                now=at,
-                due=at + (0 if now else TRY_AGAIN_MS),
-                actor=self._around.worker,
-                reason=reason,
-            )
-        )
+        due, actor = at + (0 if now else TRY_AGAIN_MS), self._around.worker
+
+        def operation(connection: Connection) -> Job:
+            held = jobs.get(connection, self.job.id)
+            after = deaths.give_back(connection, self.job, now=at, due=due, actor=actor, reason=reason)
+            self._legs.gave_back(connection, held, reason, now=at)
+            return after
+
+        await self._write(operation)
 
     async def _write(self, operation: Callable[[Connection], Job]) -> None:
         """Write it; while the record cannot be written, try again."""

@@ -18,7 +18,7 @@ from everstep.checkpoints import span_outbox
 from everstep.checkpoints.span_outbox import Waiting
 from everstep.checkpoints.store import Store
 from everstep.observability.destinations import Destination
-from everstep.observability.otlp import Answer, Sender, is_essential
+from everstep.observability.otlp import Answer, Sender, is_essential, request_of
 from everstep.observability.tracing import Tracing
 from everstep.runtime.retry_after import parse_retry_after
 
@@ -147,7 +147,7 @@ class Drain:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            answer = self._sender.send(b"".join(one.body for one in part), timeout_s=max(left, 0.01))
+            answer = self._sender.send(request_of(one.body for one in part), timeout_s=max(left, 0.01))
             ids = [one.id for one in part]
             if answer.is_taken:
                 kept = len(ids) - min(answer.rejected, len(ids))
