@@ -95,19 +95,14 @@ _NAMED = re.compile(
     (?<![\w.-])
     (?P<name>[A-Za-z_](?:[\w.-]{0,62}\w)?)
     (?:
-        (?:=|["']\ ?[:=]\ ?)[bru]?(?P<quote>["'])              # name="…", "name": "…"
-        (?P<quoted>(?:(?!(?P=quote)).){4,})
+        (?:=|["']\ ?[:=]\ ?|["'],\ ?)[bru]?(?P<quote>["'])      # name="…", "name": "…", ("name", "…")
+        (?P<quoted>(?:(?!(?P=quote)).){4,4096})
       | =(?P<plain>[^\s"',;&)}\]]{4,})                         # name=…, also in an address
       | :\ (?P<header>(?:(?:Bearer|Basic|Token)\ )?[^\s"',]{4,})  # Name: …, as a header is written
     )
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_PAIR = re.compile(
-    r"""(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,63})["'],\ ?b?(?P<quote>["'])(?P<quoted>(?:(?!(?P=quote)).){4,})""",
-    re.VERBOSE,
-)
-"""`("name", "value")`, as lists of headers are written."""
 _HEADER = re.compile(r"(?i:authorization|cookie|[a-z]+(?:-[a-z]+)+)")
 _NO_VALUES = frozenset("none null true false optional required missing unknown invalid expired".split())
 SHORTEST_SECRET = 8
@@ -136,8 +131,7 @@ def without_secrets(text: str) -> str:
     for value in environment_secrets():
         if value in text:
             text = text.replace(value, REDACTED)
-    text = _SECRET_REST.sub(REDACTED, text)
-    return _PAIR.sub(_without_value, _NAMED.sub(_without_value, text))
+    return _without_named(_SECRET_REST.sub(REDACTED, text))
 
 
 def environment_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -165,15 +159,21 @@ def _values(name: str, value: str) -> Iterator[str]:
             yield from (told, unquote(told), *unquote(told).split())
 
 
-def _without_value(found: re.Match[str]) -> str:
-    parts = found.groupdict()
-    name, header = parts["name"], parts.get("header")
-    value: str = parts["quoted"] or parts.get("plain") or header or ""
-    if header is not None and not _HEADER.fullmatch(name):  # `Unexpected token: …` is no header
-        return found[0]
-    if value.lower() in _NO_VALUES or value.replace(".", "").isdigit() or not _is_suspect(name):
-        return found[0]
-    return found[0].removesuffix(value) + REDACTED
+def _without_named(text: str) -> str:
+    parts: list[str] = []
+    done = at = 0
+    while found := _NAMED.search(text, at):
+        kind = next(kind for kind in ("quoted", "plain", "header") if found[kind] is not None)
+        # `Unexpected token: …` is no header; what stands behind an innocent name may hold other names.
+        if not _is_suspect(found["name"]) or (kind == "header" and not _HEADER.fullmatch(found["name"])):
+            at = found.end("name")
+            continue
+        at = found.end(kind)
+        value = found[kind].lower()
+        if value not in _NO_VALUES and not value.replace(".", "").isdigit():
+            parts += [text[done : found.start(kind)], REDACTED]
+            done = at
+    return "".join([*parts, text[done:]])
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everstep.errors import PayloadInvalid
+from everstep.observability import logs
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -44,6 +45,25 @@ config_option = click.option(
     help="Where the graphs are named.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--log-format` and `--log-level`, of a command that runs long."""
+    style = click.option(
+        "--log-format",
+        type=click.Choice(logs.FORMATS),
+        envvar=logs.FORMAT_VARIABLE,
+        show_envvar=True,
+        help="How the log on stderr looks: lines for people (the default), or one JSON object a line.",
+    )
+    level = click.option(
+        "--log-level",
+        type=click.Choice(logs.LEVELS),
+        envvar=logs.LEVEL_VARIABLE,
+        show_envvar=True,
+        help="The least level that is logged; info when omitted.",
+    )
+    return style(level(command))
 
 
 @contextmanager

@@ -113,10 +113,25 @@ class RetentionSection(_Strict):
 
 
 class PriceSection(_Strict):
-    """`[prices."MODEL"]`: US dollars for a million tokens."""
+    """`[prices."MODEL"]`: US dollars for a million tokens.
+
+    Attributes:
+        input: Of a prompt.
+        output: Of an answer.
+        cache_read: Of what is read from the provider's cache; as `input` when omitted.
+        cache_write: Of what is written to it; as `input` when omitted.
+    """
 
     input: float = Field(ge=0)
     output: float = Field(ge=0)
+    cache_read: float | None = Field(default=None, ge=0)
+    cache_write: float | None = Field(default=None, ge=0)
+
+
+class LogsSection(_Strict):
+    """`[logs]`: `fields` are the `extra=` fields whose values are written to the log."""
+
+    fields: list[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]] = []
 
 
 class Policies(_Strict):
@@ -128,6 +143,7 @@ class Policies(_Strict):
     dead_letters: DeadLettersSection = DeadLettersSection()
     retention: RetentionSection = RetentionSection()
     prices: dict[str, PriceSection] = {}
+    logs: LogsSection = LogsSection()
 
     def limits(self) -> Limits:
         """How many jobs may run at once, over all workers."""
@@ -208,6 +224,7 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
         "dead_letters": DeadLettersSection,
         "retention": RetentionSection,
         "prices": PriceSection,
+        "logs": LogsSection,
         "budget": BudgetSection,
         "acceptance": AcceptanceSection,
     }

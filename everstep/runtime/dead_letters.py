@@ -18,6 +18,7 @@ from everstep import crash
 from everstep.checkpoints import dead_letters
 from everstep.checkpoints.dead_letters import DeadLetter
 from everstep.checkpoints.store import Store
+from everstep.runtime.run import about
 from everstep.runtime.webhook import TIMEOUT_S, NotDelivered, Webhook, secrets_of
 
 logger = logging.getLogger("everstep.dead_letters")
@@ -143,7 +144,8 @@ class DeadLetters:
             self._told[letter.event] = None
             if len(self._told) > REMEMBERED:
                 self._told.popitem(last=False)
-            _log(letter)
+            with about(letter.job, step=letter.job.step, node=letter.job.node):
+                _log(letter)
         if self._webhook is None:
             return self._store.clock.now_ms()
         if self._is_away():
@@ -157,13 +159,14 @@ class DeadLetters:
                 now = self._store.clock.now_ms()
                 self._next_message = _Pause(now, now + min(LEAST_WAIT_MS * 2 ** (self._failures - 1), MOST_PAUSE_MS))
             when = self._later(letter)
-            logger.warning(
-                "%s did not take the message that job %s failed (%s); again in %.0f s",
-                self._webhook.name,
-                letter.job.public_id,
-                failure,
-                (-when - self._store.clock.now_ms()) / 1000,
-            )
+            with about(letter.job):
+                logger.warning(
+                    "%s did not take the message that job %s failed (%s); again in %.0f s",
+                    self._webhook.name,
+                    letter.job.public_id,
+                    failure,
+                    (-when - self._store.clock.now_ms()) / 1000,
+                )
             return when
         self._failures = 0
         crash.point("dead_letter.sent", letter.job.graph)
