@@ -8,7 +8,6 @@ unavailable, 78 wrong configuration.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from io import TextIOWrapper
@@ -17,6 +16,7 @@ from typing import Any
 import click
 
 from everstep.errors import EX_SOFTWARE, EX_USAGE, EverstepError
+from everstep.observability import logs
 
 
 class ReaderGone(Exception):
@@ -99,8 +99,6 @@ def _register() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    # It would warn of every class of the user's own in a state, on each read; which it rightly stores and restores.
-    logging.getLogger("langgraph.checkpoint.serde.jsonplus").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a message with half a character in it can be read, too
@@ -108,6 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in arguments
     try:
+        logs.configure()
         code = everstep.main(args=arguments, prog_name="everstep", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except EverstepError as error:

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everstep.cli.options import config_option, json_option, opened, store_option
+from everstep.cli.options import config_option, json_option, log_options, opened, store_option
 from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
 from everstep.errors import WorkerEnded
+from everstep.observability import logs
 
 if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
+
+logger = logging.getLogger("everstep.worker")
 
 
 def finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
@@ -47,6 +50,7 @@ def finite(_context: click.Context, _parameter: click.Parameter, value: float) -
 @click.option("--until-idle", is_flag=True, help="Exit 0 when no job is left that could run without a person.")
 @config_option
 @store_option
+@log_options
 @json_option
 def worker(
     concurrency: int,
@@ -55,6 +59,8 @@ def worker(
     until_idle: bool,
     config_path: Path,
     store_url: str,
+    log_format: str | None,
+    log_level: str | None,
     as_json: bool,
 ) -> None:
     """Run jobs until stopped.
@@ -65,15 +71,18 @@ def worker(
     from everstep.checkpoints import database
     from everstep.graphs.loader import GraphCatalogue
     from everstep.graphs.policies import read_policies
+    from everstep.runtime.run import about
     from everstep.runtime.worker import Worker
 
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("everstep").setLevel(logging.INFO)
+    for variable, given in ((logs.FORMAT_VARIABLE, log_format), (logs.LEVEL_VARIABLE, log_level)):
+        if given is not None:
+            os.environ[variable] = given  # for the processes of isolated jobs, too
+    logs.configure(default_level="info")
     catalogue = GraphCatalogue.from_config(config_path)
     policies = read_policies(config_path, catalogue.names())
-    catalogue.prepare()  # the configuration's `env` may say where traces go
+    catalogue.prepare()  # the configuration's `env` may say where traces go, and how the log looks
+    log_as = logs.configure(fields=policies.logs.fields, default_level="info")
+    logs.own_process()
     output = sys.stdout
 
     def tell(event: str, job: Job) -> None:
@@ -81,10 +90,14 @@ def worker(
             account = store.accounts([job]).get(job.id)
             click.echo(json.dumps({"event": event, **job_view(job, account)}), file=output)
             return
-        colour = STATUS_COLOURS.get(event, "white")
         detail = f"step {job.step}, attempt {job.attempts}"
         if event in ("failed", "retry", "review") and job.error_json:
             detail += f": {text(short_error(json.loads(job.error_json)), 160)}"
+        if log_as == "json":
+            with about(job, worker=running.id):
+                logger.info("%s: %s", event, detail)
+            return
+        colour = STATUS_COLOURS.get(event, "white")
         click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
 
     with opened(store_url, create=True) as store, redirect_stdout(sys.stderr if as_json else output):
@@ -98,8 +111,11 @@ def worker(
             policies=policies,
             isolate=isolate,
         )
-        if not as_json:
-            click.echo(f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}", err=True)
+        greeting = f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}"
+        if log_as == "json":
+            logger.info("%s", greeting)
+        elif not as_json:
+            click.echo(greeting, err=True)
         try:
             running.run(until_idle=until_idle)
         except SystemExit as exit_:

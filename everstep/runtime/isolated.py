@@ -114,14 +114,13 @@ def _end_with(worker_pid: int) -> None:
 
 def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
     import asyncio
-    import logging
 
     from everstep.checkpoints import claims, jobs
     from everstep.checkpoints.jobs import LostClaim
     from everstep.checkpoints.store import Store
     from everstep.graphs.loader import GraphCatalogue
     from everstep.graphs.policies import Policies
-    from everstep.observability import tracing
+    from everstep.observability import logs, tracing
     from everstep.runtime import langgraph_fixes
     from everstep.runtime.identity import part_of
     from everstep.runtime.leg import service_version
@@ -129,13 +128,13 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
     from everstep.runtime.outage import RecordOutage
     from everstep.runtime.run import Surroundings
 
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("everstep").setLevel(logging.INFO)
     langgraph_fixes.apply()
+    policies = Policies.model_validate_json(order.policies)
+    logs.configure(default_level="info")
     catalogue = GraphCatalogue.from_config(order.config)
     catalogue.prepare()
+    logs.configure(fields=policies.logs.fields, default_level="info")
+    logs.own_process()
     me = part_of(order.worker)
     threads = NodeThreads(NODE_THREADS)
     traces = tracing.from_environment(service_version=service_version())
@@ -163,7 +162,6 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
                 return threads
             job = store.read(lambda connection: jobs.get(connection, order.job_id))
             voice.send(Word("began"))
-            policies = Policies.model_validate_json(order.policies)
             around = Surroundings.of(
                 policies,
                 store=store,
