@@ -1,4 +1,4 @@
-"""Two ends for traces, in the harness's process: one that takes what is sent and counts it, and one that never answers."""
+"""Two ends for traces, in the process of the harness: one takes what is sent and counts it, one never answers."""
 
 from __future__ import annotations
 
