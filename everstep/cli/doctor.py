@@ -17,7 +17,7 @@ import click
 from everstep.cli.advice import Finding, on_health
 from everstep.cli.options import config_option, json_option, store_option
 from everstep.cli.views import print_json
-from everstep.errors import EverstepError
+from everstep.errors import EverstepError, LangfuseUnusable
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -39,7 +39,8 @@ def doctor(config_path: Path, store_url: str, deep: bool, as_json: bool) -> int:
     """
     seconds = None if deep else QUICK_S
     with redirect_stdout(sys.stderr):  # what a graph prints as it is imported is no finding
-        findings = [*_environment(), *look_inside(store_url, config_path, seconds), *_graphs(config_path), *_traces()]
+        findings = [*_environment(), *look_inside(store_url, config_path, seconds), *_graphs(config_path)]
+        findings += [*_traces(), *_langfuse()]
     wrong = any(finding.level == "wrong" for finding in findings)
     if as_json:
         print_json({"ok": not wrong, "findings": [asdict(finding) for finding in findings]})
@@ -155,3 +156,31 @@ def _traces() -> Iterator[Finding]:
         else "off; set OTEL_EXPORTER_OTLP_ENDPOINT or the LANGFUSE_* keys to export"
     )
     yield Finding("traces", "ok", detail)
+
+
+def _langfuse() -> Iterator[Finding]:
+    """Whether Langfuse takes the keys, asked through its SDK; and whether links to traces can be made."""
+    from everstep.observability import langfuse, links
+
+    given = os.environ.get(links.TEMPLATE_VARIABLE)
+    if given and links.template() is None:
+        advice = f"write {links.PLACE} where the trace's id belongs"
+        yield Finding("traces", "wrong", f"{links.TEMPLATE_VARIABLE} has no place for the trace's id", advice)
+    missing, settings = langfuse.missing(), langfuse.configured()
+    if "LANGFUSE_PUBLIC_KEY" in missing and "LANGFUSE_SECRET_KEY" in missing:
+        return
+    if missing:
+        yield Finding("langfuse", "wrong", "traces are not sent there", f"set {' and '.join(missing)} as well")
+        return
+    if settings is None:
+        yield Finding("langfuse", "ok", "switched off by the environment")
+        return
+    try:
+        project = langfuse.project(settings)
+    except LangfuseUnusable as error:
+        level = "warning" if "package" in error.ids else "wrong"  # spans are sent without the SDK
+        yield Finding("langfuse", level, error.message, error.next_step)
+    except EverstepError as error:
+        yield Finding("langfuse", "warning", f"{error.message}; spans wait for it", error.next_step)
+    else:
+        yield Finding("langfuse", "ok", f"{langfuse.host(settings)} takes the keys: project {project.name}")

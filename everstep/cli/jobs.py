@@ -9,9 +9,11 @@ import click
 
 from everstep.cli.acceptance import acceptance_lines, acceptance_view
 from everstep.cli.budget import budget_lines
+from everstep.cli.legs import leg_lines, legs_view
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import STATUS_COLOURS, effect_view, job_view, next_action, print_json, review_view, text
 from everstep.clock import rfc3339
+from everstep.observability.links import Links
 
 if TYPE_CHECKING:
     from everstep.checkpoints.budgets import Account
@@ -71,6 +73,7 @@ def show(job_id: str, store_url: str, as_json: bool) -> None:
 
     JOB is an id, or its first characters as long as they fit one job only.
     """
+    links = Links()
     with opened(store_url) as store:
         job = store.job(job_id)
         view = job_view(job, store.accounts([job]).get(job.id))
@@ -80,14 +83,15 @@ def show(job_id: str, store_url: str, as_json: bool) -> None:
         view["evidence"] = store.evidence(job)
         view["acceptance"] = acceptance_view(job, view["evidence"])
         view["events"] = store.events(job)
+        view["legs"] = legs_view(store, job, links)
         view["next_action"] = next_action(job, reviews, store.services_out(job))
     if as_json:
         print_json(view)
     else:
-        _print_job(view)
+        _print_job(view, with_legs=links.lead_somewhere)
 
 
-def _print_job(view: dict[str, Any]) -> None:
+def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
     status = click.style(view["status"], fg=STATUS_COLOURS[view["status"]], bold=True)
     click.echo(f"job        {view['id']}  {status}")
     click.echo(f"graph      {view['graph']} (workflow version {view['workflow_version']}, priority {view['priority']})")
@@ -120,6 +124,7 @@ def _print_job(view: dict[str, Any]) -> None:
         ("reviews", [_review_line(review) for review in view["reviews"]]),
         ("evidence", [f"{row['at']}  {row['kind']}: {text(row['detail'], 160)}" for row in view["evidence"]]),
         ("history", [_event_line(event) for event in view["events"]]),
+        ("traces", leg_lines(view["legs"], view["id"]) if with_legs else []),
     ):
         if rows:
             click.secho(f"\n{title}", bold=True)

@@ -68,8 +68,10 @@ def _register() -> None:
         metrics,
         prune,
         review,
+        score,
         services,
         submit,
+        trace,
         worker,
     )
 
@@ -79,6 +81,8 @@ def _register() -> None:
         jobs.jobs,
         jobs.show,
         jobs.history,
+        trace.trace,
+        score.score,
         review.review,
         budget.budget,
         jobs.retry,

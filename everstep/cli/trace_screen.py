@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,8 @@ HEAD, TAIL = 100, 300
 """Lines that are drawn of a trace that is too long even so."""
 MARKS = {"ok": ("", ""), "warning": ("! ", "yellow"), "error": ("✗ ", "red"), "open": ("… ", "cyan")}
 KINDS = {"wait": "dim", "gap": "red", "leg": "bold", "review": "magenta", "effect": "blue"}
-MESSAGE, STACK_LINES = 300, 3
+MESSAGE, PLACES = 300, 3
+FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)$', re.MULTILINE)
 
 
 def lines(tree: TraceTree, *, everything: bool = False) -> Iterator[Text]:
@@ -160,10 +162,16 @@ def _line(node: Node, before: str, now_ns: int) -> Text:
 
 def _more(node: Node) -> Iterator[Text]:
     if node.kind == "step" and node.is_wrong and node.stack:
-        places = [line.strip() for line in node.stack.splitlines() if line.strip().startswith(("at ", "File "))]
-        yield from (Text(plain(place, 160), "dim") for place in places[:STACK_LINES])
+        yield from (Text(plain(f"at {place}", 160), "dim") for place in _places(node.stack)[:PLACES])
     if node.resume and not any(child.resume for child in node.children):
         yield Text.assemble(("next: ", "bold"), plain(node.resume))
+
+
+def _places(stack: str) -> list[str]:
+    """Where an error was raised and what led there, the innermost first: of a traceback, or as evidence tells it."""
+    told = [line.strip().removeprefix("at ") for line in stack.splitlines() if line.strip().startswith("at ")]
+    frames = [f"{file}:{line} {function}" for file, line, function in FRAME.findall(stack)]
+    return told or frames[::-1]
 
 
 def _cut(drawn: Iterator[Text]) -> Iterator[Text]:

@@ -13,11 +13,10 @@ from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.trace_rows import EffectRow, EvidenceRow, ReviewRow, SavedStep
-from everstep.errors import LegNotFound
 from everstep.observability.identity import root_span_id, trace_id
 from everstep.runtime.trace import failures, legs, spans, steps
 from everstep.runtime.trace.ledger import effect_nodes, review_node
-from everstep.runtime.trace.legs import LegRow, WaitRow
+from everstep.runtime.trace.legs import LegRow, WaitRow, find_leg
 from everstep.runtime.trace.spans import SpannedLeg
 from everstep.runtime.trace.steps import LIMIT, Steps
 from everstep.runtime.trace.tree import Leg, Node, Status, TraceTree, Use, in_order
@@ -39,32 +38,6 @@ def of_job(store: Store, job: Job, *, leg: int | None = None, limit: int = LIMIT
         LegNotFound: The job has no such leg.
     """
     return store.read(lambda connection: _Reader(store, job, connection, limit).tree(leg))
-
-
-def leg_rows(store: Store, job: Job) -> list[LegRow]:
-    """The legs of a job, the first first."""
-
-    def read(connection: Connection) -> list[LegRow]:
-        evidence = trace_rows.evidence_of(connection, job.id)
-        return legs.of_moves(job, trace_rows.moves(connection, job.id), evidence)[0]
-
-    return store.read(read)
-
-
-def find_leg(rows: Sequence[LegRow], job: Job, number: int | None) -> LegRow:
-    """A leg by its number; the newest without one.
-
-    Raises:
-        LegNotFound: The job has no such leg.
-    """
-    found = [row for row in rows if number in (None, row.number)]
-    if found:
-        return found[-1]
-    has = f"it has the legs {rows[0].number} to {rows[-1].number}" if rows else "it has not run yet"
-    what = "a leg" if number is None else f"a leg {number}"
-    raise LegNotFound(
-        f"job {job.public_id} has no {what}: {has}", next_step=f"see: everstep trace {job.public_id}", job=job.public_id
-    )
 
 
 class _Reader:
@@ -150,6 +123,8 @@ class _Reader:
     ) -> Leg:
         node = Node("leg", f"leg {row.number}", row.started_at * _MS, self._ended_ns(row, spanned, made))
         node.status = _OUTCOMES.get(row.outcome, "ok")
+        if row.outcome == "review" and self._failures(row):
+            node.status = "error"  # a person must look at it
         node.detail = without_secrets(row.reason) if row.reason else row.outcome
         node.facts = {"worker": row.worker, "outcome": row.outcome}
         node.resume = self._resume(reviews) if self._is_last(row) else None
@@ -159,6 +134,8 @@ class _Reader:
         else:
             node.use = spanned.use
             node.children = spanned.nodes
+            for one in (one for child in node.children for one in child.walk()):
+                one.resume = node.resume if one.status == "error" else None  # the job may have gone on since
             if spanned.root is not None:
                 node.facts |= {key: value for key, value in spanned.root.facts.items() if key not in node.facts}
                 node.stack = spanned.root.stack

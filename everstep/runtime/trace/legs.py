@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import Connection
+
+from everstep.checkpoints import trace_rows
 from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.store import Store
 from everstep.checkpoints.trace_rows import EvidenceRow, Move
 from everstep.clock import rfc3339
+from everstep.errors import LegNotFound
 
 _WAITS = {
     "pending": "queued",
@@ -47,6 +52,32 @@ class WaitRow:
     since: int
     until: int | None
     reason: str
+
+
+def leg_rows(store: Store, job: Job) -> list[LegRow]:
+    """The legs of a job, the first first."""
+
+    def read(connection: Connection) -> list[LegRow]:
+        evidence = trace_rows.evidence_of(connection, job.id)
+        return of_moves(job, trace_rows.moves(connection, job.id), evidence)[0]
+
+    return store.read(read)
+
+
+def find_leg(rows: Sequence[LegRow], job: Job, number: int | None) -> LegRow:
+    """A leg by its number; the newest without one.
+
+    Raises:
+        LegNotFound: The job has no such leg.
+    """
+    found = [row for row in rows if number in (None, row.number)]
+    if found:
+        return found[-1]
+    has = f"it has the legs {rows[0].number} to {rows[-1].number}" if rows else "it has not run yet"
+    what = "a leg" if number is None else f"a leg {number}"
+    raise LegNotFound(
+        f"job {job.public_id} has no {what}: {has}", next_step=f"see: everstep trace {job.public_id}", job=job.public_id
+    )
 
 
 def of_moves(job: Job, moves: Sequence[Move], evidence: Sequence[EvidenceRow]) -> tuple[list[LegRow], list[WaitRow]]:

@@ -113,8 +113,6 @@ def _node(span: StoredSpan) -> Node:
     state = told.get(names.EFFECT_STATE)
     node.detail = without_secrets(span.message)[:_TEXT_LIMIT] or (str(state) if state else "")
     node.stack = None if span.stack is None else without_secrets(span.stack)
-    resume = told.get(names.RESUME_COMMAND)
-    node.resume = str(resume) if resume and node.status == "error" else None
     node.use = _use(span) if kind == "model" else Use()
     node.facts = {_short(key): _fact(value) for key, value in told.items() if key not in _KNOWN}
     return node
