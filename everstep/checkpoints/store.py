@@ -26,6 +26,7 @@ from everstep.checkpoints.services import Service
 from everstep.checkpoints.submission import Enqueued
 from everstep.clock import rfc3339
 from everstep.errors import PayloadInvalid
+from everstep.observability import leg
 
 
 class Store(Record):
@@ -74,7 +75,7 @@ class Store(Record):
         _check_range("priority", priority, 0, 10)
         _check_range("max_attempts", max_attempts, 1, 1000)
         now = self.clock.now_ms()
-        return self.write(
+        enqueued = self.write(
             lambda connection: submission.enqueue(
                 connection,
                 now=now,
@@ -90,6 +91,8 @@ class Store(Record):
                 parent=parent,
             )
         ).result()
+        leg.current.get().enqueued(enqueued.job.public_id, graph)
+        return enqueued
 
     def job(self, public_id: str) -> Job:
         """The job by id, or by a prefix of it that fits one job only.

@@ -72,6 +72,7 @@ def _register() -> None:
         services,
         submit,
         trace,
+        traces,
         worker,
     )
 
@@ -82,6 +83,7 @@ def _register() -> None:
         jobs.show,
         jobs.history,
         trace.trace,
+        traces.traces,
         score.score,
         review.review,
         budget.budget,

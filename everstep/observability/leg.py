@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,9 +14,29 @@ from everstep.observability import identity
 if TYPE_CHECKING:
     from langchain_core.callbacks import BaseCallbackHandler
 
+    from everstep.observability.cost import Price
     from everstep.observability.span_buffer import SpanBuffer
 
 Outcome: TypeAlias = Literal["done", "review", "retry", "failed", "released"]
+
+
+@dataclass(frozen=True)
+class AnsweredReview:
+    """A question that was answered before the leg that goes on with it.
+
+    Attributes:
+        review_id: Its public id.
+        kind: What asked: an interrupt, an effect, an error, a budget.
+        decision: What was decided; the answer itself is not told.
+        asked_ns: When it was asked, nanoseconds since the Unix epoch.
+        answered_ns: When it was answered.
+    """
+
+    review_id: str
+    kind: str
+    decision: str | None
+    asked_ns: int
+    answered_ns: int
 
 
 @dataclass(frozen=True)
@@ -34,8 +54,9 @@ class LegDescription:
         user_id: On whose behalf the job runs, if that may be exported.
         tags: Tags of the trace.
         started_ns: When it was claimed, nanoseconds since the Unix epoch; None: now.
-        wait_ms: How long the job waited since it could last have gone on, milliseconds.
-        wait_reason: What it waited for, in a few words.
+        wait_ms: How long the job had waited for this leg, milliseconds; None if it did not wait.
+        wait_reason: What for: `queue`, `backoff` or `service`.
+        answered: Questions that were answered since the leg before.
         parent_job_id: The job that enqueued it as its child.
         parent_leg: The leg of that job in which it did.
     """
@@ -52,6 +73,7 @@ class LegDescription:
     started_ns: int | None = None
     wait_ms: int | None = None
     wait_reason: str | None = None
+    answered: tuple[AnsweredReview, ...] = ()
     parent_job_id: str | None = None
     parent_leg: int | None = None
 
@@ -109,6 +131,20 @@ class Leg:
         """Its finished spans that wait for a write to the record; None when they do not go there."""
         return None
 
+    def describe(self, description: LegDescription) -> None:
+        """Say more of the leg than was known when it was made; before it is entered."""
+
+    def enqueued(self, job_id: str, graph: str) -> None:
+        """A node enqueued a job; its first leg's trace can be named already.
+
+        Args:
+            job_id: The job's public id.
+            graph: Its graph.
+        """
+
+    def met_outage(self, service: str, symptom: str) -> None:
+        """The leg ends because a service is out."""
+
     def outcome(self, outcome: Outcome, *, error: BaseException | None = None, detail: str = "") -> None:
         """Tell how the leg ended; call it once, before the leg is left.
 
@@ -117,6 +153,13 @@ class Leg:
                 (given back without counting the attempt).
             error: What went wrong, if anything did; an interrupt is not.
             detail: One sentence for people.
+        """
+
+    def price_by(self, prices: Mapping[str, Price]) -> None:
+        """Tell what model calls cost, on their spans, by the user's prices too; call it before the leg is entered.
+
+        Args:
+            prices: US dollars for a million tokens, by model name.
         """
 
     def committed(self, checkpoint_id: str, checkpoint_ns: str = "") -> None:

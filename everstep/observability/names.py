@@ -39,6 +39,16 @@ def effect_span(effect: str) -> str:
     return f"effect {effect}"
 
 
+def review_span(kind: str) -> str:
+    """The time a question waited for its answer."""
+    return f"review {kind}"
+
+
+def enqueue_span(graph: str) -> str:
+    """A job that a node enqueued."""
+    return f"enqueue {graph}"
+
+
 # ---- who and where: on every span of a leg
 
 SESSION_ID: Final = "session.id"
@@ -63,6 +73,18 @@ RESUME_CHECKPOINT_ID: Final = "everstep.resume.checkpoint.id"
 INTERRUPT_CHECKPOINT_ID: Final = "everstep.interrupt.checkpoint.id"
 LINK_KIND: Final = "everstep.link.kind"
 LINK_PREVIOUS_LEG: Final = "previous_leg"
+LINK_PARENT: Final = "parent"
+LINK_CHILD: Final = "child"
+WAIT_S: Final = "everstep.wait_s"
+WAIT_REASON: Final = "everstep.wait_reason"
+SERVICE: Final = "everstep.service"
+OUTAGE: Final = "everstep.outage"
+PARENT_JOB_ID: Final = "everstep.parent.job.id"
+CHILD_JOB_ID: Final = "everstep.child.job.id"
+REVIEW_ID: Final = "everstep.review.id"
+REVIEW_KIND: Final = "everstep.review.kind"
+REVIEW_DECISION: Final = "everstep.review.decision"
+SPANS_LOST: Final = "everstep.spans.lost"
 
 # ---- steps and effects
 
@@ -104,6 +126,7 @@ CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 CACHE_CREATION_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
 REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
 COST: Final = "gen_ai.usage.cost"
+COST_SOURCE: Final = "everstep.cost.source"
 """US dollars; no convention names it, Langfuse reads it."""
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
@@ -138,6 +161,7 @@ OBSERVATION_TYPE: Final = "langfuse.observation.type"
 OBSERVATION_LEVEL: Final = "langfuse.observation.level"
 OBSERVATION_STATUS_MESSAGE: Final = "langfuse.observation.status_message"
 OBSERVATION_OUTPUT: Final = "langfuse.observation.output"
+COST_DETAILS: Final = "langfuse.observation.cost_details"
 COMPLETION_START_TIME: Final = "langfuse.observation.completion_start_time"
 LEVEL_WARNING: Final = "WARNING"
 TYPE_CHAIN: Final = "chain"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, bounded, exportable
@@ -29,7 +29,8 @@ class Frame:
         parent: The frame it lies in; None for the leg itself.
         place: Attributes that say where in the graph this is; a failing span carries them.
         started_ns: Start, nanoseconds since the Unix epoch.
-        ended_ns: When it failed; None as long as it did not.
+        ended_ns: When it failed, or is said to have ended; None: when it is settled.
+        failed: Whether it failed.
         is_open: Whether it still runs.
         streams: Whether a first chunk came.
         failures: Frames below it that failed and wait for the verdict.
@@ -40,6 +41,7 @@ class Frame:
     place: Mapping[str, object]
     started_ns: int
     ended_ns: int | None = None
+    failed: bool = False
     is_open: bool = True
     streams: bool = False
     failures: list[Frame] = field(default_factory=list["Frame"])
@@ -80,9 +82,11 @@ class OpenSpans:
         *,
         place: Mapping[str, object] | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
+        links: Sequence[Link] = (),
+        started_ns: int | None = None,
     ) -> Frame | None:
         """Open a span under its parent; None once the leg is over (a thread may outlive it)."""
-        started_ns = self.now_ns()
+        started_ns = self.now_ns() if started_ns is None else started_ns
         with self._lock:
             if self._closed:
                 return None
@@ -91,16 +95,18 @@ class OpenSpans:
                 context=set_span_in_context(parent.span, self._context),
                 kind=kind,
                 attributes=exportable(attributes),
+                links=links,
                 start_time=started_ns,
             )
             frame = Frame(span, parent, parent.place if place is None else place, started_ns)
             self._open[id(frame)] = frame
             return frame
 
-    def end(self, frame: Frame, attributes: Mapping[str, object] | None = None) -> None:
+    def end(self, frame: Frame, attributes: Mapping[str, object] | None = None, *, ended_ns: int | None = None) -> None:
         """End a span that did not fail; what failed below it was dealt with inside it, so it is a warning."""
         if not self._take(frame):
             return
+        frame.ended_ns = ended_ns
         frame.set(attributes or {})
         self.settle(frame, warning=True)
 
@@ -108,7 +114,7 @@ class OpenSpans:
         """Mark a span as failed, now; it is exported when `settle` or `close` reaches it."""
         if not self._take(frame):
             return
-        frame.ended_ns = self.now_ns()
+        frame.failed, frame.ended_ns = True, self.now_ns()
         record(frame.span, failure, frame.ended_ns)
         frame.set({**frame.place, **(attributes or {})})
         with self._lock:
@@ -141,7 +147,7 @@ class OpenSpans:
         failures, frame.failures = frame.failures, []
         for failed in failures:
             self.settle(failed, warning=warning)
-        if frame.ended_ns is not None and warning:
+        if frame.failed and warning:
             frame.set({names.OBSERVATION_LEVEL: names.LEVEL_WARNING})
         if frame.parent is not None:
             frame.span.end(self.now_ns() if frame.ended_ns is None else frame.ended_ns)

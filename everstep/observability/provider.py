@@ -80,11 +80,15 @@ class RecordedTracing(_Provider):
         )
 
     def _closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
-        span = root.closed(description, ending, self._provider.resource, self._scope)
         buffer = SpanBuffer()
+        self._close(description, ending, buffer)
+        return buffer.take()
+
+    @harmless
+    def _close(self, description: LegDescription, ending: Ending, buffer: SpanBuffer) -> None:
+        span = root.closed(description, ending, self._provider.resource, self._scope)
         if self._is_sampled(span):
             _encode(span, buffer)
-        return buffer.take()
 
     def _is_sampled(self, span: ReadableSpan) -> bool:
         trace = 0 if span.context is None else span.context.trace_id

@@ -40,14 +40,19 @@ def attributes(about: LegDescription) -> dict[str, object]:
         names.ATTEMPTS: about.attempts,
         names.observation_metadata("worker"): about.worker,
         names.observation_metadata("attempts"): about.attempts,
+        **_waited(about),
+        **_parent(about),
     }
 
 
 def links(about: LegDescription) -> list[Link]:
-    """The leg before it."""
-    if about.previous_leg is None:
-        return []
-    return [_link(about.job_id, about.previous_leg, names.LINK_PREVIOUS_LEG)]
+    """The leg before it, and the leg that enqueued its job."""
+    found: list[Link] = []
+    if about.previous_leg is not None:
+        found.append(link(about.job_id, about.previous_leg, names.LINK_PREVIOUS_LEG))
+    if about.parent_job_id is not None and about.parent_leg is not None:
+        found.append(link(about.parent_job_id, about.parent_leg, names.LINK_PARENT))
+    return found
 
 
 def closed(about: LegDescription, ending: Ending, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
@@ -79,7 +84,32 @@ def closed(about: LegDescription, ending: Ending, resource: Resource, scope: Ins
     )
 
 
-def _link(job_id: str, leg: int, kind: str) -> Link:
+def _waited(about: LegDescription) -> dict[str, object]:
+    seconds = None if about.wait_ms is None else about.wait_ms / 1000
+    told = {names.WAIT_S: seconds, names.WAIT_REASON: about.wait_reason}
+    return {**told, **{names.observation_metadata(key.rpartition(".")[2]): value for key, value in told.items()}}
+
+
+def _parent(about: LegDescription) -> dict[str, object]:
+    """The job that enqueued it; Langfuse drops links, so its trace is named as well."""
+    if about.parent_job_id is None:
+        return {}
+    trace = None if about.parent_leg is None else trace_id(about.parent_job_id, about.parent_leg)
+    return {
+        names.PARENT_JOB_ID: about.parent_job_id,
+        names.observation_metadata("parent_job_id"): about.parent_job_id,
+        names.observation_metadata("parent_trace_id"): trace,
+    }
+
+
+def link(job_id: str, leg: int, kind: str) -> Link:
+    """A link to the root of a leg.
+
+    Args:
+        job_id: The job's public id.
+        leg: The leg's number.
+        kind: What it is to the span that has the link.
+    """
     return Link(_context(job_id, leg, is_remote=True), {names.LINK_KIND: kind})
 
 

@@ -19,10 +19,11 @@ from opentelemetry.trace import Tracer
 
 from everstep.observability import ambient, leg, names, root
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, exportable
+from everstep.observability.cost import NO_PRICES, Price
 from everstep.observability.failure import Failure, is_failure
 from everstep.observability.guard import harmless
 from everstep.observability.handler import SpanHandler
-from everstep.observability.leg import EffectSpan, Leg, LegDescription, Outcome
+from everstep.observability.leg import AnsweredReview, EffectSpan, Leg, LegDescription, Outcome
 from everstep.observability.open_spans import Frame, OpenSpans, record
 from everstep.observability.span_buffer import SpanBuffer
 from everstep.observability.span_ids import SpanIds
@@ -77,6 +78,7 @@ class TracedLeg(Leg):
         self._description = description
         self._spans: OpenSpans | None = None
         self._handler: SpanHandler | None = None
+        self._prices = NO_PRICES
         self._before: Context | None = None
         self._token: Token[Leg] | None = None
         self._outcome: Outcome | None = None
@@ -94,8 +96,32 @@ class TracedLeg(Leg):
     def finish(self) -> None:
         self._finish()
 
+    def describe(self, description: LegDescription) -> None:
+        self._description = description
+
+    @harmless
+    def enqueued(self, job_id: str, graph: str) -> None:
+        if self._spans is None or self._handler is None:
+            return
+        told: dict[str, object] = {names.CHILD_JOB_ID: job_id, names.observation_metadata("child_job_id"): job_id}
+        links = [root.link(job_id, 1, names.LINK_CHILD)]
+        parent = self._handler.frame_of(_running_here())
+        frame = self._spans.start(names.enqueue_span(graph), parent, told, links=links)
+        if frame is not None:
+            self._spans.end(frame, ended_ns=frame.started_ns)
+
+    @harmless
+    def met_outage(self, service: str, symptom: str) -> None:
+        if self._spans is not None:
+            told = {names.SERVICE: service, names.OUTAGE: symptom}
+            metadata = {names.observation_metadata(key.rpartition(".")[2]): value for key, value in told.items()}
+            self._spans.root.set({**told, **metadata})
+
     def outcome(self, outcome: Outcome, *, error: BaseException | None = None, detail: str = "") -> None:
         self._outcome, self._error, self._detail = outcome, error, detail
+
+    def price_by(self, prices: Mapping[str, Price]) -> None:
+        self._prices = prices
 
     @harmless
     def committed(self, checkpoint_id: str, checkpoint_ns: str = "") -> None:
@@ -146,8 +172,22 @@ class TracedLeg(Leg):
                 start_time=self._now_ns() if about.started_ns is None else about.started_ns,
             )
         self._spans = OpenSpans(self._tracer, span, set_value(_CORRELATION, correlation, Context()), self._now_ns)
-        self._handler = SpanHandler(self._spans, f"everstep retry {about.job_id}")
+        self._handler = SpanHandler(self._spans, f"everstep retry {about.job_id}", self._prices)
         self._before = ambient.enter(span)
+        for review in about.answered:
+            self._add_review(self._spans, review)
+
+    def _add_review(self, spans: OpenSpans, review: AnsweredReview) -> None:
+        told: dict[str, object] = {
+            names.REVIEW_ID: review.review_id,
+            names.REVIEW_KIND: review.kind,
+            names.REVIEW_DECISION: review.decision,
+            names.observation_metadata("review_id"): review.review_id,
+            names.observation_metadata("review_decision"): review.decision,
+        }
+        frame = spans.start(names.review_span(review.kind), spans.root, told, started_ns=review.asked_ns)
+        if frame is not None:
+            spans.end(frame, ended_ns=review.answered_ns)
 
     @harmless
     def _finish(self) -> None:
@@ -159,7 +199,7 @@ class TracedLeg(Leg):
         lost = self._outcome is None and error is not None
         self._spans.close(warning=not (needs_person or lost))
         leg_frame, now_ns = self._spans.root, self._now_ns()
-        leg_frame.set(self._verdict(error))
+        leg_frame.set({**self._verdict(error), names.SPANS_LOST: (self._buffer and self._buffer.lost) or None})
         if error is not None and self._outcome not in {"done", "released"}:
             record(leg_frame.span, Failure.of(error), now_ns)
         elif self._outcome == "failed":

@@ -6,8 +6,9 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -31,9 +32,8 @@ from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.attempt import Attempt, running
 from everstep.nodes.effect import EffectUnknown
 from everstep.observability import metric_names
-from everstep.observability.cost import Price
+from everstep.observability.cost import NO_PRICES, Price
 from everstep.observability.measures import NOTHING, Measures
-from everstep.observability.tokens import NO_PRICES
 from everstep.observability.tracing import Tracing
 from everstep.runtime import leg_spans
 from everstep.runtime.acceptance import Finished, feedback_form, judge
@@ -94,7 +94,9 @@ class Leg:
         self._finished: Finished | None = None
         self._tries = 0
         self._over = EffectInterrupted("the run of this node is over", job=job.public_id)
-        self._span = tracing.leg_of(leg_spans.described(job, worker, job.updated_at), leg_spans.clock_of(store))
+        self._span = tracing.leg_of(leg_spans.described(job, worker), leg_spans.clock_of(store))
+        self._span.price_by(prices)
+        self._traced, self._worker = tracing.is_enabled(), worker
         self._spans = leg_spans.writer_of(store, tracing, self._span, job)
         submit = store.write if self._spans is None else self._spans.submit
         self.spending = Spending(store, job, prices, lambda: control.request_drain(USED_UP), submit)
@@ -121,6 +123,10 @@ class Leg:
         Raises:
             LostClaim: The claim is no longer the job's.
         """
+        if self._traced:
+            look = partial(leg_spans.looked_up, job=self._job, worker=self._worker)
+            with suppress(Exception):  # without it less is known, and the leg runs
+                self._span.describe(await self._store.aread(look))
         self._open.enter_context(self._span)
         with running(self._attempt):
             try:
@@ -194,6 +200,9 @@ class Leg:
         """In the transaction that settles the job: end the leg's spans with what it is settled as, and write them."""
         outcome = self._outcome
         status: Any = "released" if settled.status == "pending" else settled.status
+        verdict = outcome.verdict if outcome else None
+        if verdict is not None and verdict.outage is not None:
+            self._span.met_outage(verdict.service or "", verdict.outage)
         self._span.outcome(
             status, error=outcome.error if outcome else None, detail=f"{settled.status} at step {settled.step}"
         )

@@ -6,28 +6,33 @@ With tracing off nothing here reads or writes anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, select
 
 from everstep.checkpoints import spans
 from everstep.checkpoints.jobs import Job
-from everstep.checkpoints.schema import job_events
+from everstep.checkpoints.schema import agent_jobs, job_events, reviews
 from everstep.checkpoints.spans import SpanWriter
 from everstep.checkpoints.store import Store
+from everstep.observability.leg import AnsweredReview
 from everstep.observability.tracing import Ending, Leg, LegDescription, Tracing
 
 MS = 1_000_000
 """Nanoseconds in a millisecond."""
+WAITING = ("pending", "retry")
+EVENTS = 50
 
 
-def described(job: Job, worker: str, claimed_at: int) -> LegDescription:
-    """A leg as its trace knows it.
+def described(job: Job, worker: str) -> LegDescription:
+    """A leg as its trace knows it, without a look at the record.
 
     Args:
         job: The job under the leg's claim.
         worker: Who holds or held the claim.
-        claimed_at: When it was made, UTC milliseconds.
     """
     return LegDescription(
         job_id=job.public_id,
@@ -37,8 +42,57 @@ def described(job: Job, worker: str, claimed_at: int) -> LegDescription:
         worker=worker,
         attempts=job.attempts,
         previous_leg=job.claim_no - 1 if job.claim_no > 1 else None,
-        started_ns=claimed_at * MS,
+        started_ns=job.updated_at * MS,
     )
+
+
+def looked_up(connection: Connection, job: Job, worker: str) -> LegDescription:
+    """As `described`, with what the record tells besides: when it was claimed, what the job had waited for, who asked.
+
+    Args:
+        connection: A snapshot, or the transaction that closes the leg.
+        job: The job under the leg's claim.
+        worker: Who holds or held the claim.
+    """
+    about = described(job, worker)
+    events = select(job_events).where(job_events.c.job_id == job.id, job_events.c.claim_no <= job.claim_no)
+    # The claim, and what lies between it and the leg before: a few rows, unless somebody retries by hand for sport.
+    newest = connection.execute(events.order_by(job_events.c.id.desc()).limit(EVENTS)).all()
+    claim = next((at for at, row in enumerate(newest) if _is_claim(row, job.claim_no)), None)
+    if claim is None:
+        return about
+    claimed_at = newest[claim].at
+    waiting = list(takewhile(lambda row: row.to_status in WAITING, newest[claim + 1 :]))
+    about = replace(about, started_ns=claimed_at * MS, answered=_answered(connection, job, newest[claim + 1 :]))
+    if waiting:
+        first = waiting[-1]
+        reason = "queue" if first.to_status == "pending" else "service" if " waits for " in first.reason else "backoff"
+        about = replace(about, wait_ms=max(claimed_at - first.at, 0), wait_reason=reason)
+    return about if job.parent_id is None else _with_parent(connection, about, job, job.parent_id)
+
+
+def _is_claim(row: Row[Any], claim_no: int) -> bool:
+    return row.to_status == "running" and row.claim_no == claim_no
+
+
+def _answered(connection: Connection, job: Job, before: Sequence[Row[Any]]) -> tuple[AnsweredReview, ...]:
+    """The questions that were answered between the leg before this one and this."""
+    since = next((row.at for row in before if row.to_status == "running"), None)
+    if since is None or not any(row.to_status == "review" for row in before):
+        return ()
+    query = select(reviews).where(reviews.c.job_id == job.id, reviews.c.status == "answered")
+    rows = connection.execute(query.where(reviews.c.answered_at >= since).order_by(reviews.c.id))
+    return tuple(
+        AnsweredReview(row.public_id, row.kind, row.decision, row.created_at * MS, row.answered_at * MS) for row in rows
+    )
+
+
+def _with_parent(connection: Connection, about: LegDescription, job: Job, parent_id: int) -> LegDescription:
+    """The job that enqueued it, and in which leg: the one that had been claimed last."""
+    parent = connection.execute(select(agent_jobs.c.public_id).where(agent_jobs.c.id == parent_id)).scalar()
+    claim = select(job_events.c.claim_no).where(job_events.c.job_id == parent_id, job_events.c.to_status == "running")
+    claim = claim.where(job_events.c.at <= job.created_at).order_by(job_events.c.id.desc()).limit(1)
+    return replace(about, parent_job_id=parent, parent_leg=connection.execute(claim).scalar())
 
 
 def clock_of(store: Store) -> Callable[[], int]:
@@ -77,7 +131,7 @@ class DeadLegs:
             goes_on: Whether the job goes on without a person.
             now: UTC milliseconds.
         """
-        where = f"after step {job.step}" + (f" in node {job.node}" if job.node else "")
+        where = f"after step {job.step}" + (f" (next: {job.node})" if job.node else "")
         reason = f"{how} {where}, worker {job.leased_by}"
         self._close(connection, job, "died", reason, now, is_failure=True, goes_on=goes_on)
 
@@ -90,10 +144,7 @@ class DeadLegs:
     ) -> None:
         if not self._tracing.is_recorded():
             return
-        of_leg = (job_events.c.job_id == job.id, job_events.c.claim_no == job.claim_no)
-        claim = select(job_events.c.at).where(*of_leg, job_events.c.to_status == "running").order_by(job_events.c.id)
-        claimed_at = connection.execute(claim.limit(1)).scalar()
-        about = described(job, job.leased_by or "", job.updated_at if claimed_at is None else claimed_at)
+        about = looked_up(connection, job, job.leased_by or "")
         last_ns = max(job.updated_at * MS, spans.last_start_ns(connection, job.id, job.claim_no))
         ending = Ending(outcome, last_ns, reason, is_failure=is_failure, goes_on=goes_on)
         names = [destination.name for destination in self._tracing.destinations]

@@ -41,6 +41,7 @@ MOST_AGE_MS = 7 * 86_400_000
 CLEAN_EVERY_S = 60.0
 PART = 1_000
 GRACE_S = 1.5
+FLUSH_LOOK_S = 0.1
 
 
 class Drain:
@@ -295,6 +296,32 @@ class SpanExporter:
         if heard != seen:
             self._stopping.wait(self._delay_s)
         return heard
+
+
+def flush(store: Store, tracing: Tracing, *, holder: str, seconds: float) -> dict[str, str]:
+    """Send what waits, now; where another process is at it, wait for that.
+
+    Args:
+        store: The record.
+        tracing: Tells where spans go.
+        holder: Who sends, for the leases.
+        seconds: How long at most.
+
+    Returns:
+        For each destination why something still waits; empty text if nothing does.
+    """
+    until, reasons = time.monotonic() + seconds, dict[str, str]()
+    for drain in drains(store, tracing, holder=holder):
+        try:
+            while not drain.drain(until=until, at_once=True) and drain.reason is None and time.monotonic() < until:
+                time.sleep(min(FLUSH_LOOK_S, max(until - time.monotonic(), 0)))
+            empty = not store.read(partial(span_outbox.anything_waits, name=drain.name))
+            reasons[drain.name] = "" if empty else drain.reason or f"not done within {seconds:g} s"
+            drain.release()
+        finally:
+            drain.close()
+    unusable = {one.name: "it cannot be used; the log says why" for one in tracing.destinations}
+    return unusable | reasons
 
 
 def drains(store: Store, tracing: Tracing, *, holder: str, randomness: random.Random | None = None) -> list[Drain]:
