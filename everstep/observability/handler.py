@@ -21,6 +21,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
 
 from everstep.observability import ambient, content, model_call, names
+from everstep.observability.cost import NO_PRICES, Price, cost_of
 from everstep.observability.failure import Failure, is_failure
 from everstep.observability.guard import harmless
 from everstep.observability.open_spans import Frame, OpenSpans
@@ -40,13 +41,16 @@ class SpanHandler(GraphCallbackHandler):
     Args:
         spans: Where the leg's spans are kept.
         resume_command: The command that takes the job up again; it stands on failing spans.
+        prices: The user's prices of models.
     """
 
     run_inline = True
 
-    def __init__(self, spans: OpenSpans, resume_command: str) -> None:
+    def __init__(self, spans: OpenSpans, resume_command: str, prices: Mapping[str, Price] = NO_PRICES) -> None:
         self._spans = spans
         self._resume_command = resume_command
+        self._prices = prices
+        self._asked: dict[UUID, tuple[str | None, str | None]] = {}
         self._captures = content.is_captured()
         self._lock = threading.Lock()
         self._runs: dict[UUID, Frame] = {}
@@ -211,14 +215,16 @@ class SpanHandler(GraphCallbackHandler):
     ) -> None:
         parameters: dict[str, Any] = told.get("invocation_params") or {}
         attributes = model_call.request_attributes(operation, metadata, parameters)
+        model = model_call.request_model(metadata, parameters)
         frame = self._spans.start(
-            names.model_span(operation, model_call.request_model(metadata, parameters)),
+            names.model_span(operation, model),
             self.frame_of(parent_run_id),
             {**attributes, names.INPUT_MESSAGES: prompt},
             kind=SpanKind.CLIENT,
         )
         if frame is not None:
             self._runs[run_id] = frame
+            self._asked[run_id] = (model, model_call.provider_name(metadata))
 
     def on_llm_new_token(self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any) -> None:
         self._first_chunk(run_id)
@@ -238,17 +244,22 @@ class SpanHandler(GraphCallbackHandler):
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         frame = self._runs.pop(run_id, None)
         if frame is not None:
-            self._spans.end(frame, self._answer(response))
+            self._spans.end(frame, self._answer(response, run_id))
 
     @harmless
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         frame = self._runs.pop(run_id, None)
         if frame is not None:
             partial = kwargs.get("response")
-            self.end(frame, error, self._answer(partial) if isinstance(partial, LLMResult) else {})
+            self.end(frame, error, self._answer(partial, run_id) if isinstance(partial, LLMResult) else {})
+        self._asked.pop(run_id, None)
 
-    def _answer(self, response: LLMResult) -> dict[str, object]:
+    def _answer(self, response: LLMResult, run_id: UUID) -> dict[str, object]:
         attributes = model_call.response_attributes(response)
+        asked, provider = self._asked.pop(run_id, (None, None))
+        cost = cost_of(response, asked=asked, provider=provider, prices=self._prices)
+        if cost is not None:
+            attributes |= model_call.cost_attributes(cost.micros, cost.source)
         if self._captures:
             attributes[names.OUTPUT_MESSAGES] = content.answer(response, model_call.finish_reason(response))
         return attributes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,11 @@ def request_model(metadata: Mapping[str, Any], parameters: Mapping[str, Any]) ->
     return next(filter(None, map(_text, named)), None)
 
 
+def provider_name(metadata: Mapping[str, Any]) -> str | None:
+    """Who is asked, as LangChain names them."""
+    return _text(metadata.get("ls_provider"))
+
+
 def request_attributes(operation: str, metadata: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, object]:
     """What is known when the call starts.
 
@@ -26,7 +32,7 @@ def request_attributes(operation: str, metadata: Mapping[str, Any], parameters: 
         metadata: The run's metadata; LangChain puts provider and model there under `ls_` keys.
         parameters: The call's invocation parameters.
     """
-    provider = _text(metadata.get("ls_provider"))
+    provider = provider_name(metadata)
     return {
         names.OPERATION: operation,
         names.PROVIDER: names.PROVIDERS.get(provider, provider) if provider else None,
@@ -51,6 +57,17 @@ def response_attributes(response: LLMResult) -> dict[str, object]:
         names.CACHE_CREATION_TOKENS: usage.cache_creation,
         names.REASONING_TOKENS: usage.reasoning,
     }
+
+
+def cost_attributes(micros: int, source: str) -> dict[str, object]:
+    """What the call cost, US dollars, and who says so.
+
+    Args:
+        micros: Millionths of a US dollar.
+        source: As `Cost.source`.
+    """
+    dollars = micros / 1_000_000
+    return {names.COST: dollars, names.COST_SOURCE: source, names.COST_DETAILS: json.dumps({"total": dollars})}
 
 
 def first_chunk_attributes(started_ns: int, now_ns: int) -> dict[str, object]:

@@ -12,12 +12,11 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
-from everstep.observability.cost import Price, priced_micros, told_micros
-from everstep.observability.model_call import request_model, response_model
+from everstep.observability.cost import NO_PRICES, Price, cost_of
+from everstep.observability.model_call import provider_name, request_model, response_model
 from everstep.observability.usage import Usage, usage_of
 
 NAMELESS = "a model without a name"
-NO_PRICES: Mapping[str, Price] = {}
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,11 @@ class TokenCounter(BaseCallbackHandler):
     One counter serves one job: put it into `config["callbacks"]` of each of its runs.
 
     Args:
-        prices: US dollars for a million tokens, by model name; for calls whose provider does not say what they cost.
+        prices: US dollars for a million tokens, by model name; they go before those of the table.
         counted: Called after each call that was added, on the thread it ended on.
+
+    Attributes:
+        priced: Called with the model and what a call to it cost, if that is known, millionths of a US dollar.
     """
 
     run_inline = True
@@ -63,7 +65,8 @@ class TokenCounter(BaseCallbackHandler):
         self._tokens = Tokens()
         self._prices = prices
         self._counted = counted
-        self._asked: dict[UUID, str | None] = {}
+        self.priced: Callable[[str, int], None] = lambda _model, _micros: None
+        self._asked: dict[UUID, tuple[str | None, str | None]] = {}
         self._without_price: dict[str, Tokens] = {}
         self._without_usage: set[str] = set()
 
@@ -91,7 +94,7 @@ class TokenCounter(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._asked[run_id] = request_model(metadata or {}, kwargs.get("invocation_params") or {})
+        self._ask(run_id, metadata or {}, kwargs)
 
     def on_llm_start(
         self,
@@ -102,7 +105,11 @@ class TokenCounter(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._asked[run_id] = request_model(metadata or {}, kwargs.get("invocation_params") or {})
+        self._ask(run_id, metadata or {}, kwargs)
+
+    def _ask(self, run_id: UUID, metadata: dict[str, Any], told: dict[str, Any]) -> None:
+        model = request_model(metadata, told.get("invocation_params") or {})
+        self._asked[run_id] = (model, provider_name(metadata))
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID | None = None, **_: Any) -> None:
         self._add(response, run_id)
@@ -117,13 +124,12 @@ class TokenCounter(BaseCallbackHandler):
             self._asked.pop(run_id, None)
 
     def _add(self, response: LLMResult, run_id: UUID | None, *, calls: int = 1) -> None:
-        asked = None if run_id is None else self._asked.pop(run_id, None)
-        answering = response_model(response)
-        usage, cost = usage_of(response), told_micros(response)
+        nobody = (None, None)
+        asked, provider = nobody if run_id is None else self._asked.pop(run_id, nobody)
+        usage, known = usage_of(response), cost_of(response, asked=asked, provider=provider, prices=self._prices)
         is_told = usage.input_tokens is not None or usage.output_tokens is not None
-        if cost is None and is_told:
-            cost = priced_micros(usage, (answering, asked), self._prices)
-        name = asked or answering or NAMELESS
+        cost = None if known is None else known.micros
+        name = asked or response_model(response) or NAMELESS
         with self._lock:
             self._tokens = self._tokens.plus(usage, calls=calls, cost_micros=cost or 0)
             if not is_told:
@@ -131,4 +137,6 @@ class TokenCounter(BaseCallbackHandler):
             elif cost is None:
                 before = self._without_price.get(name, Tokens())
                 self._without_price[name] = before.plus(usage, calls=calls)
+        if cost:
+            self.priced(name, cost)
         self._counted()

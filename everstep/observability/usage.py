@@ -20,6 +20,9 @@ class Usage:
         cache_read: Of the input, read from the provider's cache.
         cache_creation: Of the input, written to the provider's cache.
         reasoning: Of the output, spent on reasoning.
+        cache_creation_1h: Of what is written to the cache, to be kept for an hour.
+        input_audio: Of the input, sound.
+        output_audio: Of the output, sound.
     """
 
     input_tokens: int | None = None
@@ -27,6 +30,9 @@ class Usage:
     cache_read: int | None = None
     cache_creation: int | None = None
     reasoning: int | None = None
+    cache_creation_1h: int | None = None
+    input_audio: int | None = None
+    output_audio: int | None = None
 
 
 def first_generation(response: LLMResult) -> Generation | None:
@@ -54,12 +60,27 @@ def usage_of(response: LLMResult) -> Usage:
         return Usage(
             input_tokens=_count(told.get("input_tokens")),
             output_tokens=_count(told.get("output_tokens")),
-            cache_read=_count(received.get("cache_read")),
-            cache_creation=_count(received.get("cache_creation")),
-            reasoning=_count(produced.get("reasoning")),
+            cache_read=_detail(received, "cache_read"),
+            cache_creation=_written(received),
+            reasoning=_detail(produced, "reasoning"),
+            cache_creation_1h=_count(received.get("ephemeral_1h_input_tokens")),
+            input_audio=_detail(received, "audio"),
+            output_audio=_detail(produced, "audio"),
         )
     older: Mapping[str, Any] = (response.llm_output or {}).get("token_usage") or {}
     return Usage(input_tokens=_count(older.get("prompt_tokens")), output_tokens=_count(older.get("completion_tokens")))
+
+
+def _detail(details: Mapping[str, Any], name: str) -> int | None:
+    """A part of the tokens; langchain-openai puts the service tier before its name (`flex_cache_read`)."""
+    counts = (_count(details.get(key)) for key in (name, f"flex_{name}", f"priority_{name}"))
+    return next((count for count in counts if count is not None), None)
+
+
+def _written(received: Mapping[str, Any]) -> int | None:
+    """Tokens written to the cache; langchain-anthropic tells them by how long they are kept, and then 0 in all."""
+    kept = [_count(received.get(f"ephemeral_{time}_input_tokens")) or 0 for time in ("5m", "1h")]
+    return max(sum(kept), _count(received.get("cache_creation")) or 0) or _count(received.get("cache_creation"))
 
 
 def _count(value: object) -> int | None:

@@ -22,6 +22,8 @@ class Dollars:
 
     input: float
     output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
 
 
 def answered(metadata: dict[str, Any] | None = None, output: dict[str, Any] | None = None) -> LLMResult:
