@@ -21,6 +21,7 @@ demo: $(READY) ## Kill agents at step 40 and see them go on at step 41
 	@$(BIN)/everstep demo
 
 test: $(READY) ## Run the tests
+	@sh scripts/setup-browser
 	@$(BIN)/python -m pytest
 
 lint: $(READY) ## Check style, types and the layers
