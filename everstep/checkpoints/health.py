@@ -7,12 +7,23 @@ and of the events it reads the last hour's alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select
 
-from everstep.checkpoints.schema import GATES, STATUSES, agent_jobs, effects, job_events, reviews, services
+from everstep.checkpoints.schema import (
+    EFFECT_STATES,
+    GATES,
+    STATUSES,
+    agent_jobs,
+    effects,
+    job_events,
+    reviews,
+    services,
+    span_destinations,
+    span_outbox,
+)
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -27,6 +38,23 @@ _WAITING = ("pending", "retry")
 _VANISHED = ("worker processes died", "its worker ", "its process ")
 """How the reasons begin for which `claims` and `deaths` take a job from a worker that is gone, and do not start it."""
 UNFINISHED = ("pending", "running", "retry", "review")
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How spans reach one destination.
+
+    Attributes:
+        waiting: Spans that wait for it.
+        delivered: Spans it has taken.
+        dropped: Spans that were given up.
+        failing_ms: How long it has refused every span; 0 if it does not.
+    """
+
+    waiting: int = 0
+    delivered: int = 0
+    dropped: int = 0
+    failing_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +81,13 @@ class Health:
         services: Services by the state of their gate.
         size: What the record takes.
         log_size: What SQLite's write-ahead log takes of it; None where the database keeps its own.
+        effects: Effects of unfinished jobs by state, all four.
+        attempts_last_hour: Jobs started, or taken over.
+        reviews_last_hour: Jobs that stopped for a person.
+        done_last_hour: Jobs that were done.
+        dead_letters_last_hour: Jobs that failed for good.
+        outages_ms: For each service that is known, the oldest first: how long it has been out; 0 if it is not.
+        deliveries: For each destination of spans, how they reach it.
     """
 
     at: int
@@ -73,6 +108,13 @@ class Health:
     services: dict[str, int]
     size: int
     log_size: int | None
+    effects: dict[str, int] = field(default_factory=dict[str, int])
+    attempts_last_hour: int = 0
+    reviews_last_hour: int = 0
+    done_last_hour: int = 0
+    dead_letters_last_hour: int = 0
+    outages_ms: dict[str, int] = field(default_factory=dict[str, int])
+    deliveries: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
 
 
 def examine(store: Store) -> Health:
@@ -101,10 +143,9 @@ def _snapshot(connection: Connection, now: int, size: int, log_size: int | None)
     unfinished = select(job.id).where(job.status.in_(UNFINISHED), job.claim_no > 0)
     asked = select(func.count(), func.min(reviews.c.created_at)).where(reviews.c.status == "open")
     (open_reviews, first_asked) = connection.execute(asked).one()
-    since = first_event_since(connection, now - HOUR_MS)
-    left = job_events.c.from_status == "running"
-    reason = job_events.c.reason
-    taken_over = or_(job_events.c.to_status == "running", *(reason.startswith(words) for words in _VANISHED))
+    of_unfinished = effects.c.job_id.in_(unfinished)
+    by_state = dict.fromkeys(EFFECT_STATES, 0) | _by(connection, effects.c.state, of_unfinished)
+    events, vanished = _last_hour(connection, now)
     return Health(
         at=now,
         jobs=dict.fromkeys(STATUSES, 0) | _by(connection, job.status),
@@ -116,16 +157,21 @@ def _snapshot(connection: Connection, now: int, size: int, log_size: int | None)
         expired_jobs=_ids(connection, expired),
         stuck=_count(connection, agent_jobs, stuck),
         stuck_jobs=_ids(connection, stuck),
-        unknown_effects=_count(
-            connection, effects, and_(effects.c.job_id.in_(unfinished), effects.c.state == "unknown")
-        ),
+        unknown_effects=by_state["unknown"],
         open_reviews=open_reviews,
         oldest_review_ms=None if first_asked is None else max(now - first_asked, 0),
-        retries_last_hour=_events(connection, since, now, job_events.c.to_status == "retry"),
-        lease_expiries_last_hour=_events(connection, since, now, and_(left, taken_over)),
+        retries_last_hour=events["retry"],
+        lease_expiries_last_hour=vanished,
         services=dict.fromkeys(GATES, 0) | _by(connection, services.c.gate),
         size=size,
         log_size=log_size,
+        effects=by_state,
+        attempts_last_hour=events["running"],
+        reviews_last_hour=events["review"],
+        done_last_hour=events["done"],
+        dead_letters_last_hour=events["failed"],
+        outages_ms=_outages(connection, now),
+        deliveries=_deliveries(connection, now),
     )
 
 
@@ -136,8 +182,12 @@ def _oldest_due(connection: Connection, status: str, now: int) -> Any:
     return connection.execute(due.order_by(agent_jobs.c.next_run_at).limit(1)).first()
 
 
-def _by(connection: Connection, column: ColumnElement[str]) -> dict[str, int]:
-    return {str(row[0]): int(row[1]) for row in connection.execute(select(column, func.count()).group_by(column))}
+def _by(
+    connection: Connection, column: ColumnElement[str], condition: ColumnElement[bool] | None = None
+) -> dict[str, int]:
+    counts = select(column, func.count()).group_by(column)
+    counts = counts if condition is None else counts.where(condition)
+    return {str(row[0]): int(row[1]) for row in connection.execute(counts)}
 
 
 def _count(connection: Connection, table: Any, condition: ColumnElement[bool]) -> int:
@@ -153,9 +203,38 @@ def _ids(connection: Connection, condition: ColumnElement[bool]) -> tuple[str, .
     return tuple(found)
 
 
-def _events(connection: Connection, since: int, now: int, condition: ColumnElement[bool]) -> int:
-    recent = and_(job_events.c.id >= since, job_events.c.at > now - HOUR_MS)
-    return _count(connection, job_events, and_(recent, condition))
+def _last_hour(connection: Connection, now: int) -> tuple[dict[str, int], int]:
+    """How many jobs came to each state in the last hour, and how many left `running` since their worker vanished."""
+    event = job_events.c
+    taken_over = or_(event.to_status == "running", *(event.reason.startswith(words) for words in _VANISHED))
+    vanished = func.sum(case((and_(event.from_status == "running", taken_over), 1), else_=0))
+    recent = and_(event.id >= first_event_since(connection, now - HOUR_MS), event.at > now - HOUR_MS)
+    rows = connection.execute(
+        select(event.to_status, func.count(), vanished).where(recent).group_by(event.to_status)
+    ).all()
+    return dict.fromkeys(STATUSES, 0) | {str(row[0]): int(row[1]) for row in rows}, sum(int(row[2]) for row in rows)
+
+
+def _outages(connection: Connection, now: int) -> dict[str, int]:
+    known = select(services.c.name, services.c.gate, services.c.closed_at).order_by(services.c.id)
+    return {
+        row.name: max(now - row.closed_at, 0) if row.gate == "closed" and row.closed_at is not None else 0
+        for row in connection.execute(known)
+    }
+
+
+def _deliveries(connection: Connection, now: int) -> dict[str, Delivery]:
+    waiting = _by(connection, span_outbox.c.destination)
+    found = {
+        row.name: Delivery(
+            waiting.pop(row.name, 0),
+            row.delivered,
+            row.dropped,
+            0 if row.failing_since is None else max(now - row.failing_since, 0),
+        )
+        for row in connection.execute(select(span_destinations).order_by(span_destinations.c.id))
+    }
+    return found | {name: Delivery(count) for name, count in waiting.items()}
 
 
 def first_event_since(connection: Connection, at: int) -> int:

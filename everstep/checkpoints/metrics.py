@@ -1,61 +1,145 @@
-"""The health of a record as metrics in the text format of Prometheus.
+"""What the record knows as metrics: as text for a person or a file, and as samples for a page that is asked often.
 
-https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4). All are gauges: they are read from the
-record, where every process sees the same numbers, and hold for the moment of the look. Labels have few, fixed values.
+It is read from the record, where every process sees the same numbers, and holds for the moment of the look. Labels have
+few values: of services and destinations the first hundred are told apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
 
-from everstep.checkpoints.health import Health
+from everstep.checkpoints.health import Health, examine
+from everstep.observability import metric_names as names
+from everstep.observability.attributes import bounded
+from everstep.observability.label_cap import LENGTH, OTHER, VALUES
+from everstep.observability.measures import Sample
+from everstep.observability.metric_names import Metric
 
-Sample = tuple[str, float]
-"""Labels as they are written, or nothing; and the value."""
+if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
+
+_logger = logging.getLogger("everstep.metrics")
+
+FRESH_S: Final = 10.0
+"""How long one look at the record answers everybody who asks."""
+PATIENCE_S: Final = 5.0
+"""How long a page waits for the record; Prometheus gives up after ten seconds."""
+
+
+def samples(health: Health) -> Iterator[Sample]:
+    """The metrics of a record."""
+    yield from _labelled(names.JOBS, health.jobs)
+    yield Sample(names.DUE_JOBS, health.due)
+    yield Sample(names.OLDEST_DUE, _seconds(health.oldest_due_ms))
+    yield Sample(names.BUSY_WORKERS, health.busy_workers)
+    yield Sample(names.EXPIRED_LEASES, health.expired_leases)
+    yield Sample(names.STUCK_JOBS, health.stuck)
+    yield from _labelled(names.EFFECTS, health.effects)
+    yield Sample(names.UNKNOWN_EFFECTS, health.unknown_effects)
+    yield Sample(names.OPEN_REVIEWS, health.open_reviews)
+    yield Sample(names.OLDEST_REVIEW, _seconds(health.oldest_review_ms))
+    yield Sample(names.ATTEMPTS_LAST_HOUR, health.attempts_last_hour)
+    yield Sample(names.RETRIES_LAST_HOUR, health.retries_last_hour)
+    yield Sample(names.REVIEWS_LAST_HOUR, health.reviews_last_hour)
+    yield Sample(names.DONE_LAST_HOUR, health.done_last_hour)
+    yield Sample(names.DEAD_LETTERS_LAST_HOUR, health.dead_letters_last_hour)
+    yield Sample(names.LEASE_EXPIRIES_LAST_HOUR, health.lease_expiries_last_hour)
+    yield from _labelled(names.SERVICES, health.services)
+    yield from _capped(names.SERVICE_OUTAGE, {name: _seconds(out) for name, out in health.outages_ms.items()}, max)
+    told = health.deliveries
+    yield from _capped(names.SPANS_WAITING, {name: one.waiting for name, one in told.items()}, sum)
+    yield from _capped(names.SPANS_DELIVERED, {name: one.delivered for name, one in told.items()}, sum)
+    yield from _capped(names.SPANS_DROPPED, {name: one.dropped for name, one in told.items()}, sum)
+    yield from _capped(names.SPANS_FAILING, {name: _seconds(one.failing_ms) for name, one in told.items()}, max)
+    yield Sample(names.RECORD_SIZE, health.size)
+    if health.log_size is not None:
+        yield Sample(names.WAL_SIZE, health.log_size)
 
 
 def exposition(health: Health) -> str:
-    """The metrics, each with its help and type, ready to be served as `text/plain; version=0.0.4`."""
+    """The metrics in the text format of Prometheus (0.0.4), each with its help and type."""
     lines: list[str] = []
-    for name, help_text, samples in _metrics(health):
-        lines += [f"# HELP everstep_{name} {help_text}", f"# TYPE everstep_{name} gauge"]
-        lines += [f"everstep_{name}{labels} {_number(value)}" for labels, value in samples]
+    described: Metric | None = None
+    for sample in samples(health):
+        metric = sample.metric
+        if metric is not described:
+            described = metric
+            lines += [f"# HELP {metric.prometheus} {metric.help}", f"# TYPE {metric.prometheus} {metric.kind}"]
+        pairs = zip(metric.prometheus_labels, sample.labels, strict=True)
+        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
+        lines.append(f"{metric.prometheus}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}")
     return "\n".join(lines) + "\n"
 
 
-def _metrics(health: Health) -> Iterator[tuple[str, str, list[Sample]]]:
-    yield "jobs", "Jobs by state.", _labelled("state", health.jobs)
-    yield "due_jobs", "Jobs that could start now by their time.", [("", health.due)]
-    yield (
-        "oldest_due_seconds",
-        "How long the job that waits longest has been due, 0 if none is.",
-        _seconds(health.oldest_due_ms),
-    )
-    yield "busy_workers", "Workers that hold a living lease.", [("", health.busy_workers)]
-    yield "expired_leases", "Running jobs whose worker is gone.", [("", health.expired_leases)]
-    yield "stuck_jobs", "Running jobs that stored nothing for an hour or ten leases.", [("", health.stuck)]
-    yield "unknown_effects", "Effects nobody knows the outcome of.", [("", health.unknown_effects)]
-    yield "open_reviews", "Questions that wait for a person.", [("", health.open_reviews)]
-    yield "oldest_review_seconds", "Age of the oldest open question, 0 if none is.", _seconds(health.oldest_review_ms)
-    yield "retries_last_hour", "Failures that are tried again, in the last hour.", [("", health.retries_last_hour)]
-    yield (
-        "lease_expiries_last_hour",
-        "Jobs whose worker vanished, in the last hour.",
-        [("", health.lease_expiries_last_hour)],
-    )
-    yield "services", "Services by the state of their gate.", _labelled("gate", health.services)
-    yield "record_bytes", "Size of the record.", [("", health.size)]
-    if health.log_size is not None:
-        yield "wal_bytes", "Size of SQLite's write-ahead log.", [("", health.log_size)]
+class RecordSamples:
+    """Reads the metrics of a record for whoever asks; one look serves all who ask within ten seconds.
+
+    The look has a thread of its own, and who asks waits for it for five seconds: a record that is away makes
+    `everstep_record_up` 0 and nothing else.
+
+    Args:
+        store: The record; it is only read.
+        fresh_s: Seconds for which a look is good.
+        patience_s: Seconds to wait for one.
+    """
+
+    def __init__(self, store: Store, *, fresh_s: float = FRESH_S, patience_s: float = PATIENCE_S) -> None:
+        self._store = store
+        self._fresh_s = fresh_s
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._look: Future[list[Sample]] | None = None
+        self._looked_at = 0.0
+
+    def __call__(self) -> list[Sample]:
+        """The metrics, and whether the record could be read for them."""
+        with self._lock:
+            look, now = self._look, time.monotonic()
+            if look is None or (look.done() and now - self._looked_at >= self._fresh_s):
+                look = self._look = Future[list[Sample]]()
+                self._looked_at = now
+                threading.Thread(target=self._fill, args=(look,), name="everstep-metrics", daemon=True).start()
+        try:
+            return look.result(self._patience_s)
+        except TimeoutError:
+            return [Sample(names.RECORD_UP, 0)]
+
+    def _fill(self, look: Future[list[Sample]]) -> None:
+        began = time.monotonic()
+        try:
+            found = [*samples(examine(self._store)), Sample(names.RECORD_UP, 1)]
+        except Exception as error:
+            _logger.debug("the record cannot be read for metrics: %s", error)
+            found = [Sample(names.RECORD_UP, 0)]
+        look.set_result([*found, Sample(names.RECORD_LOOK, time.monotonic() - began)])
 
 
-def _labelled(label: str, values: dict[str, int]) -> list[Sample]:
-    return [(f'{{{label}="{value}"}}', number) for value, number in values.items()]
+def _labelled(metric: Metric, values: Mapping[str, int]) -> Iterator[Sample]:
+    return (Sample(metric, number, (value,)) for value, number in values.items())
 
 
-def _seconds(milliseconds: int | None) -> list[Sample]:
-    return [("", (milliseconds or 0) / 1000)]
+def _capped(
+    metric: Metric, values: Mapping[str, float], together: Callable[[Iterable[float]], float]
+) -> Iterator[Sample]:
+    named: dict[str, list[float]] = {}
+    for value, number in values.items():
+        value = bounded(value, LENGTH)
+        named.setdefault(value if value in named or len(named) < VALUES else OTHER, []).append(number)
+    return (Sample(metric, together(numbers), (value,)) for value, numbers in named.items())
+
+
+def _seconds(milliseconds: int | None) -> float:
+    return (milliseconds or 0) / 1000
 
 
 def _number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

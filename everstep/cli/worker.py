@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from everstep.cli.address import METRICS_VARIABLE, Address
 from everstep.cli.options import config_option, json_option, log_options, opened, store_option
 from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
 from everstep.errors import WorkerEnded
@@ -47,6 +48,15 @@ def finite(_context: click.Context, _parameter: click.Parameter, value: float) -
     help="Run every job in a process of its own, for graphs that leak or block; or none. Without either only those do"
     " that are suspected of having ended a worker.",
 )
+@click.option(
+    "--metrics",
+    "metrics_at",
+    type=Address(),
+    metavar="[HOST:]PORT",
+    envvar=METRICS_VARIABLE,
+    show_envvar=True,
+    help="Serve metrics for Prometheus there; on this machine alone without a host, at a free port with port 0.",
+)
 @click.option("--until-idle", is_flag=True, help="Exit 0 when no job is left that could run without a person.")
 @config_option
 @store_option
@@ -56,6 +66,7 @@ def worker(
     concurrency: int,
     lease: float,
     isolate: bool | None,
+    metrics_at: tuple[str, int] | None,
     until_idle: bool,
     config_path: Path,
     store_url: str,
@@ -71,6 +82,7 @@ def worker(
     from everstep.checkpoints import database
     from everstep.graphs.loader import GraphCatalogue
     from everstep.graphs.policies import read_policies
+    from everstep.runtime import measuring
     from everstep.runtime.run import about
     from everstep.runtime.worker import Worker
 
@@ -110,6 +122,7 @@ def worker(
             listener=tell,
             policies=policies,
             isolate=isolate,
+            measures=measuring.begin(store, serve=metrics_at),
         )
         greeting = f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}"
         if log_as == "json":

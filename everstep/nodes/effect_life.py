@@ -20,7 +20,7 @@ from everstep.errors import EffectInterrupted, EffectInvalid, EffectRejected, Ev
 from everstep.nodes import arguments, replays
 from everstep.nodes.attempt import Attempt, Turn
 from everstep.nodes.effect_drivers import Call, NotBegun, Pause, Step, Steps, Wait, Write
-from everstep.observability import tracing
+from everstep.observability import metric_names, tracing
 
 STRAY_LOOKS, STRAY_PAUSE_S = 10, 0.1
 
@@ -140,9 +140,12 @@ def _lived(
             except Exception as error:
                 if isinstance(error, EffectUnknown):
                     span.state = "unknown"
+                    attempt.measures.add(metric_names.EFFECT_OUTCOMES, 1, "unknown")
+                attempt.refused(error)
                 attempt.block(error)  # nobody knows of the effect: this run goes no further, whoever swallows the error
                 raise
             span.state = entry.state
+            attempt.measures.add(metric_names.EFFECT_OUTCOMES, 1, entry.state)
             if refused is not None:
                 identity.give_back(attempt)
                 raise refused

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any, Literal
 
 DRAIN = {"drain": True}
 
-Kind = Literal["alive", "began", "cancelling", "settled", "lost", "unsettled"]
+Kind = Literal["alive", "began", "measured", "cancelling", "settled", "lost", "unsettled"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Order:
         lease_ms: Length of the lease, milliseconds.
         policies: What `everstep.toml` said, as JSON.
         path: Where the worker imports from.
+        measured: Whether the worker wants to know what the process measures.
     """
 
     store: str
@@ -43,6 +45,7 @@ class Order:
     lease_ms: int
     policies: str
     path: list[str]
+    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,10 @@ class Word:
     """What the process says.
 
     Attributes:
-        kind: `alive`, every second; `began`, when the claim is its own; `cancelling`, when it saw that the job is to be
-            cancelled; and at its end `settled` (with the job), `lost` (the claim), or `unsettled` (with the reason).
+        kind: `alive`, every second; `began`, when the claim is its own; `measured`, at each observation, if the worker
+            wants it and the pipe has room (the metric, the value, the labels); `cancelling`, when it saw that the job
+            is to be cancelled; and at its end `settled` (with the job), `lost` (the claim), or `unsettled` (with the
+            reason).
         detail: What goes with it.
     """
 
@@ -77,6 +82,17 @@ class Voice:
         with self._lock:
             while line:
                 line = line[os.write(self._descriptor, line) :]
+
+    def mention(self, message: Word) -> None:
+        """Send one short line if the pipe has room; what the other end does not read in time is not worth waiting for.
+
+        Raises:
+            OSError: Nobody reads any more.
+        """
+        line = json.dumps(asdict(message)).encode() + b"\n"
+        with self._lock:  # a pipe with room takes at least PIPE_BUF bytes at once
+            if len(line) <= select.PIPE_BUF and select.select([], [self._descriptor], [], 0)[1]:
+                os.write(self._descriptor, line)
 
     def close(self) -> None:
         """Say nothing more; the other end sees that."""

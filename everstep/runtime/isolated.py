@@ -23,6 +23,7 @@ from everstep.runtime.errand import Lines, Order, Voice, Word
 
 if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
+    from everstep.observability.metric_names import Metric
     from everstep.runtime.heartbeat import Held
     from everstep.runtime.node_threads import NodeThreads
     from everstep.runtime.run import Surroundings
@@ -121,6 +122,7 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
     from everstep.graphs.loader import GraphCatalogue
     from everstep.graphs.policies import Policies
     from everstep.observability import logs, tracing
+    from everstep.observability.measures import NOTHING, Measures
     from everstep.runtime import langgraph_fixes
     from everstep.runtime.identity import part_of
     from everstep.runtime.leg import service_version
@@ -141,6 +143,15 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
 
     def tell(_status: str, settled: Job) -> None:
         voice.send(Word("settled", asdict(settled)))
+
+    class _Mentioned(Measures):
+        """Tells the worker, which has the page and the exporter; a process that is killed loses nothing it has told."""
+
+        is_on = True
+
+        def add(self, metric: Metric, value: float = 1.0, *labels: str) -> None:
+            with suppress(OSError):
+                voice.mention(Word("measured", [metric.name, value, *labels]))
 
     try:
         with Store.open(order.store, create=False) as store:
@@ -171,6 +182,7 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
                 randomness=random.Random(),
                 tell=tell,
                 outage=RecordOutage(),
+                measures=_Mentioned() if order.measured else NOTHING,
             )
             asyncio.run(_run(around, job, order.lease_ms, pipe, voice, threads))
     finally:
