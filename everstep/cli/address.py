@@ -12,7 +12,7 @@ LOOPBACK: Final = "127.0.0.1"
 _FORM = re.compile(r"(?:(?P<host>[^\s:\[\]]*|\[[0-9a-fA-F:.%]+\]):)?(?P<port>[0-9]{1,5})")
 
 
-class Address(click.ParamType):
+class Address(click.ParamType[tuple[str, int]]):
     """A host and a port; without a host this machine alone."""
 
     name = "address"

@@ -59,11 +59,17 @@ def _serve(store: Store, serve_at: tuple[str, int]) -> None:
     import signal
     from threading import Event
 
+    from everstep.observability import logs
     from everstep.runtime import measuring
 
+    logs.configure(default_level="info")
     over = Event()
+
+    def end(_number: int, _frame: object) -> None:
+        over.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+        signal.signal(number, end)
     measures = measuring.begin(store, serve=serve_at, measures=False)
     try:
         over.wait()

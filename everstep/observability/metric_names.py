@@ -158,6 +158,9 @@ CHECKPOINT_SIZE: Final = Metric(
 LOOP_LAG: Final = Metric(
     "everstep.event_loop_lag", "histogram", "s", "How late the event loop woke what was due.", (), _LAGS
 )
+RECORD_UNWRITABLE: Final = Metric(
+    "everstep.record_unwritable", "gauge", "{record}", "1 while this worker cannot write the record."
+)
 MODEL_DURATION: Final = Metric(
     "gen_ai.client.operation.duration", "histogram", "s", "How long a model call took.",
     (OPERATION, PROVIDER, MODEL, ERROR_TYPE), _CALLS,

@@ -15,6 +15,7 @@ from typing import Any
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from sqlalchemy import Connection, update
@@ -85,7 +86,8 @@ class Leg:
     ) -> None:
         self._store = store
         self._measures = measures
-        self._stepped_at: float | None = None
+        self._stepped_at = 0.0
+        self._unmeasured = 0
         self._graphs = graphs
         self._job = job
         self._control = control
@@ -247,7 +249,9 @@ class Leg:
                 if (used_up := await self.spending.refusal()) is not None:
                     return Outcome("review", questions=[used_up])
                 fed = where.input
-                self._stepped_at = time.monotonic() if self._job.input_applied else None
+                self._stepped_at = time.monotonic()
+                if not self._job.input_applied:  # what stores the input, and starts a graph of nodes, is no step
+                    self._unmeasured = 2 if isinstance(graph, CompiledStateGraph) else 1
                 async for _ in graph.astream(
                     where.input, config, durability="sync", stream_mode="updates", control=self._control
                 ):
@@ -323,7 +327,9 @@ class Leg:
         self.spending.stepped()
         if self._measures.is_on and not checkpoint_ns:
             before, self._stepped_at = self._stepped_at, time.monotonic()
-            if before is not None:  # what stores the input is no step
+            if self._unmeasured:
+                self._unmeasured -= 1
+            else:
                 self._measures.add(metric_names.STEP_DURATION, self._stepped_at - before, self._job.graph)
         if self._tries and not checkpoint_ns:
             self._tries -= 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from everstep.observability import metric_exports, metric_names
 from everstep.observability.measures import NOTHING, Collected, Measures, Sink
 from everstep.runtime.leg import service_version
+from everstep.runtime.outage import RecordOutage
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -59,10 +60,16 @@ def begin(store: Store, *, serve: Address | None = None, measures: bool = True) 
     return Collected(sinks) if sinks else NOTHING
 
 
-async def watch_loop(measures: Measures) -> None:
-    """Measure, until cancelled, how late this event loop wakes what is due: what a node that blocks it does."""
+async def watch(measures: Measures, outage: RecordOutage) -> None:
+    """Measure, until cancelled, how late this event loop wakes what is due, and whether the record takes writes.
+
+    Args:
+        measures: Where observations go.
+        outage: Knows of the writes.
+    """
     clock = asyncio.get_running_loop().time
     while True:
         due = clock() + LOOP_EVERY_S
         await asyncio.sleep(LOOP_EVERY_S)
         measures.add(metric_names.LOOP_LAG, max(clock() - due, 0.0))
+        measures.add(metric_names.RECORD_UNWRITABLE, outage.is_on)

@@ -43,6 +43,12 @@ class RecordOutage:
         with self._lock:
             return max(self._look_at - self._monotonic(), 0.0)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether something could not be written, and still cannot."""
+        with self._lock:
+            return bool(self._failing)
+
     def met(self, what: str, error: StoreUnavailable) -> None:
         """`what` could not be written."""
         with self._lock:

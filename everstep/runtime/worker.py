@@ -158,7 +158,7 @@ class Worker:
             self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat, self._outage
         )
         dead_letters = DeadLetters(self._store, self._policies.dead_letters.webhook, randomness=self._randomness)
-        lag = asyncio.create_task(measuring.watch_loop(self._measures)) if self._measures.is_on else None
+        lag = asyncio.create_task(measuring.watch(self._measures, self._outage)) if self._measures.is_on else None
         self._measures.add(metric_names.SLOTS, self._concurrency)
         heartbeat.start()
         dead_letters.start()
