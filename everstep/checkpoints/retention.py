@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 
 from everstep.checkpoints import jobs, tombstones
+from everstep.checkpoints import services as upstream
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs, metadata, services, upstream_events
 from everstep.errors import PayloadInvalid
@@ -40,7 +41,7 @@ BATCH = 100
 """Most jobs deleted in one transaction, so that nobody who writes waits long."""
 DAY_MS = 86_400_000
 MOST_DAYS = 36_500
-DONE_DAYS, FAILED_DAYS, KEY_DAYS = 30.0, 90.0, 365.0
+DONE_DAYS, FAILED_DAYS, KEY_DAYS, OUTAGE_DAYS = 30.0, 90.0, 365.0, 90.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Rules:
         done_days: Days a job is kept after it was done.
         failed_days: Days a job is kept after it failed, or was cancelled or rejected.
         key_days: Days the key of a deleted job is known after the deletion.
-        graph: Only jobs of this graph; keys whose time is over go whatever their graph.
+        outage_days: Days it is known that a job met an outage of a service.
+        graph: Only jobs of this graph; keys and outages whose time is over go whatever their graph.
 
     Raises:
         PayloadInvalid: A number of days is out of range.
@@ -60,10 +62,11 @@ class Rules:
     done_days: float = DONE_DAYS
     failed_days: float = FAILED_DAYS
     key_days: float = KEY_DAYS
+    outage_days: float = OUTAGE_DAYS
     graph: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("done_days", "failed_days", "key_days"):
+        for name in ("done_days", "failed_days", "key_days", "outage_days"):
             days: float = getattr(self, name)
             if not 0 <= days <= MOST_DAYS:  # NaN is neither
                 raise PayloadInvalid(f"{name} is {days}", next_step=f"give a number from 0 to {MOST_DAYS}")
@@ -81,11 +84,13 @@ class Pruned:
         jobs: Jobs by status.
         kept: Jobs whose time is over but whose parents or children have not ended.
         keys: Tombstones whose time is over.
+        outages: Rows of `upstream_events` whose time is over.
     """
 
     jobs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDED, 0))
     kept: int = 0
     keys: int = 0
+    outages: int = 0
 
     def add(self, deleted: Sequence[Job], candidates: int) -> None:
         """Count a batch."""
@@ -120,9 +125,15 @@ def prune(
         pruned.add(deleted, len(ids))
         if progress is not None:
             progress(pruned)
+    met_before = now - int(rules.outage_days * DAY_MS)
+    outages = store.read(partial(upstream.old_events, before=met_before))
     if dry_run:
-        pruned.keys = store.read(partial(tombstones.expired, now=now))
+        pruned.keys, pruned.outages = store.read(partial(tombstones.expired, now=now)), outages
         return pruned
+    while pruned.outages < outages and (
+        forgotten := store.write(partial(upstream.forget_events, before=met_before)).result()
+    ):
+        pruned.outages += forgotten
     while forgotten := store.write(partial(tombstones.forget, now=now)).result():
         pruned.keys += forgotten
         if progress is not None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, Select, and_, func, insert, literal, select, update
+from sqlalchemy import Connection, RowMapping, Select, and_, delete, func, insert, literal, select, update
 
 from everstep.checkpoints.database import insert_or_ignore, notify
 from everstep.checkpoints.jobs import LEVEL_MS, Job
@@ -26,6 +26,7 @@ NAME = re.compile(r"[^\s/?#@]{1,253}")
 
 SPREAD_MS = 250
 MOST_SPREAD_MS = 60_000
+FORGET_AT_ONCE = 1000
 AGAIN_MS = 15_000
 """Jobs whose gate opens become due a quarter of a second apart, within a minute at most, and do not rush in at once."""
 
@@ -271,6 +272,23 @@ def events(connection: Connection, name: str, *, limit: int) -> list[dict[str, o
         .limit(limit)
     )
     return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def old_events(connection: Connection, *, before: int) -> int:
+    """How many outages were met at this moment, UTC milliseconds, or before."""
+    old = upstream_events.c.check_time <= before
+    return connection.execute(select(func.count()).select_from(upstream_events).where(old)).scalar_one()
+
+
+def forget_events(connection: Connection, *, before: int) -> int:
+    """Delete some of these outages, at most `FORGET_AT_ONCE`; the state of a gate is not among them.
+
+    Returns:
+        How many.
+    """
+    old = upstream_events.c.check_time <= before
+    some = select(upstream_events.c.id).where(old).limit(FORGET_AT_ONCE)
+    return connection.execute(delete(upstream_events).where(upstream_events.c.id.in_(some))).rowcount
 
 
 def _jobs_of(name: str) -> Select[int]:

@@ -1,17 +1,19 @@
 """Wake-ups between processes that share a record in SQLite: after a commit that made work ready, a datagram to each.
 
-Every worker binds a datagram socket in a folder beside the record, where SQLite's own `-wal` and `-shm` stand as well:
-who opens the same file, by whatever path, link or mount, finds the same sockets, whatever its environment says of
-folders for such things. The folder is its owner's alone; processes of other users neither ring nor hear. A wake-up may
-come twice or for nothing, and where none can come (no such sockets, no right to the folder) workers look by themselves.
+Every worker binds a datagram socket in one folder of its user under the system's folder for temporary files. It is
+named by the record's file itself (device and inode), so who opens the same file finds the same sockets, by whatever
+path, link or mount. A wake-up may come twice or for nothing; where none can come (no such sockets, another user's
+process, another folder for temporary files) workers look by themselves.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import socket
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -19,35 +21,63 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 POSSIBLE = hasattr(socket, "AF_UNIX") and hasattr(os, "O_DIRECTORY")
-ADDRESS_BYTES = 103
-"""The longest address every system takes; Linux takes a few more."""
 LEFTOVER_S = 10.0
 """From which age a socket with nobody behind it is a leftover, and not one that is being bound."""
 MOMENT_S = 0.001
 """Wake-ups so close to each other are one."""
-BINDINGS = 10
-"""How often a socket is bound anew because the folder was tidied away in that moment."""
 LONGEST_WAIT_S = 10.0
 """When a thread that listens sees at the latest that it should stop, should the system not tell it."""
+
+
+def folder() -> Path:
+    """Where the sockets of this user are.
+
+    Raises:
+        OSError: The system has no folder for temporary files, or no such sockets.
+    """
+    if not POSSIBLE:
+        raise OSError("no such sockets on this system")
+    return Path(tempfile.gettempdir()) / f"everstep-{os.geteuid()}"
 
 
 class WakeUps:
     """The wake-ups of one record.
 
     Args:
-        record: The record's file.
+        record: The record's file; it need not be there yet.
     """
 
     def __init__(self, record: Path) -> None:
-        real = Path(os.path.realpath(record))  # as SQLite does for what it keeps beside it
-        self._folder = real.with_name(f"{real.name}-wake")
+        self._record = record
+        self._name: str | None = None
         self._sender: socket.socket | None = None
+
+    @property
+    def name(self) -> str:
+        """What the names of this record's sockets begin with.
+
+        Raises:
+            OSError: The record is not there.
+        """
+        if self._name is None:
+            file = self._record.stat()
+            self._name = hashlib.sha256(f"{file.st_dev}:{file.st_ino}".encode()).hexdigest()[:12]
+        return self._name
 
     def ring(self) -> None:
         """Wake all that listen; for the one thread that commits. Never waits, never fails."""
-        with suppress(OSError), self._opened() as folder:
-            for name in os.listdir(folder):
-                self._ring(folder, name)
+        with suppress(OSError), _opened() as (place, descriptor):
+            for name in os.listdir(descriptor):
+                if name.startswith(self.name):
+                    if self._sender is None:
+                        self._sender = _socket()
+                        self._sender.setblocking(False)
+                    try:
+                        self._sender.sendto(b"\0", str(place / name))
+                    except ConnectionRefusedError:
+                        _forget(descriptor, name)
+                    except OSError:  # full: it has wake-ups enough; or just gone
+                        pass
 
     @contextmanager
     def listen(self, wake: Callable[[], None]) -> Generator[bool]:
@@ -57,8 +87,8 @@ class WakeUps:
             Whether that is possible here.
         """
         try:
-            receiver, name = self._bind()
-        except OSError:  # no sockets on this file system, no room, the folder is another user's …
+            receiver, path = self._bind()
+        except OSError:
             yield False
             return
         stop = threading.Event()
@@ -83,9 +113,7 @@ class WakeUps:
             stop.set()
             with suppress(OSError):
                 receiver.shutdown(socket.SHUT_RDWR)  # which wakes the thread
-            with suppress(OSError), self._opened() as folder:
-                os.unlink(name, dir_fd=folder)
-            self._tidy()
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close what rings."""
@@ -93,69 +121,58 @@ class WakeUps:
             self._sender.close()
             self._sender = None
 
-    @contextmanager
-    def _opened(self) -> Generator[int]:
-        """The folder's descriptor.
+    def _bind(self) -> tuple[socket.socket, Path]:
+        with suppress(FileExistsError):
+            folder().mkdir(mode=0o700)
+        with _opened() as (place, descriptor):
+            _sweep(place, descriptor)
+            path = place / f"{self.name}-{os.getpid()}-{secrets.token_hex(4)}"
+            receiver = _socket()
+            try:
+                receiver.bind(str(path))
+            except BaseException:
+                receiver.close()
+                raise
+        return receiver, path
 
-        Raises:
-            OSError: There is none, or it is not this user's alone.
-        """
-        if not POSSIBLE:
-            raise OSError("no such sockets on this system")
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            found = os.fstat(folder)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                raise PermissionError(f"{self._folder} is not this user's alone")
-            yield folder
-        finally:
-            os.close(folder)
 
-    def _address(self, folder: int, name: str) -> str:
-        direct = os.path.join(self._folder, name)
-        return direct if len(os.fsencode(direct)) <= ADDRESS_BYTES else f"/proc/self/fd/{folder}/{name}"
+@contextmanager
+def _opened() -> Generator[tuple[Path, int]]:
+    """The folder and its descriptor.
 
-    def _ring(self, folder: int, name: str) -> None:
-        if self._sender is None:
-            self._sender = _socket()
-            self._sender.setblocking(False)
-        try:
-            self._sender.sendto(b"\0", self._address(folder, name))
-        except ConnectionRefusedError:  # it was killed
-            with suppress(OSError):
-                if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < time.time() - LEFTOVER_S:
-                    os.unlink(name, dir_fd=folder)
-                    self._tidy()
-        except OSError:  # full: it has wake-ups enough; or just gone
-            pass
+    Raises:
+        OSError: There is none, or it is not this user's alone: others could put the sockets of other programs there.
+    """
+    place = folder()
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise PermissionError(f"{place} is not this user's alone")
+        yield place, descriptor
+    finally:
+        os.close(descriptor)
 
-    def _bind(self) -> tuple[socket.socket, str]:
-        name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        receiver = _socket()
-        try:
-            for again in range(BINDINGS):
-                with suppress(FileExistsError):
-                    self._folder.mkdir(mode=0o700)
-                try:
-                    with self._opened() as folder:
-                        receiver.bind(self._address(folder, name))
-                        break
-                except FileNotFoundError:  # another one was the last to listen, and took the folder away
-                    if again == BINDINGS - 1:
-                        raise
-        except BaseException:
-            receiver.close()
-            raise
-        return receiver, name
 
-    def _tidy(self) -> None:
-        with suppress(OSError):  # others listen
-            self._folder.rmdir()
+def _sweep(place: Path, descriptor: int) -> None:
+    """Remove what killed processes left, whatever their record: nobody may ever ring for that again."""
+    with _socket() as probe:
+        for name in os.listdir(descriptor):
+            try:
+                probe.connect(str(place / name))
+            except ConnectionRefusedError:
+                _forget(descriptor, name)
+            except OSError:
+                pass
+
+
+def _forget(descriptor: int, name: str) -> None:
+    with suppress(OSError):
+        if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime < time.time() - LEFTOVER_S:
+            os.unlink(name, dir_fd=descriptor)
 
 
 def _socket() -> socket.socket:
-    if not POSSIBLE:
-        raise OSError("no such sockets on this system")
     return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
 

@@ -1,4 +1,4 @@
-"""`everstep prune`: delete jobs that ended long ago, and keys that need not be known any more."""
+"""`everstep prune`: delete jobs that ended long ago, and keys and outages that need not be known any more."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ days = click.FloatRange(min=0)
 @click.option("--done-days", type=days, help="Keep done jobs this many days; from everstep.toml, or 30.")
 @click.option("--failed-days", type=days, help="Keep failed jobs this many days; from everstep.toml, or 90.")
 @click.option("--key-days", type=days, help="Know the keys of deleted jobs this many days; from everstep.toml, or 365.")
+@click.option("--outage-days", type=days, help="Know what services were out this many days; from everstep.toml, or 90.")
 @click.option("--graph", metavar="NAME", help="Only jobs of this graph.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be deleted.")
 @click.option("--vacuum", is_flag=True, help="Then give the room back to the disk; nobody can write meanwhile.")
@@ -33,6 +34,7 @@ def prune(
     done_days: float | None,
     failed_days: float | None,
     key_days: float | None,
+    outage_days: float | None,
     graph: str | None,
     dry_run: bool,
     vacuum: bool,
@@ -60,6 +62,7 @@ def prune(
         done_days=configured.done_days if done_days is None else done_days,
         failed_days=configured.failed_days if failed_days is None else failed_days,
         key_days=configured.key_days if key_days is None else key_days,
+        outage_days=configured.outage_days if outage_days is None else outage_days,
         graph=graph,
     )
     with opened(store_url) as store:
@@ -69,8 +72,9 @@ def prune(
         before = space.measure(store)
         done, emptied = planned, False
         if not dry_run:
-            if any((*planned.jobs.values(), planned.keys)):
-                require_consent(f"Delete {sum(planned.jobs.values())} jobs and {planned.keys} keys?", yes=yes)
+            if any((*planned.jobs.values(), planned.keys, planned.outages)):
+                what = f"{sum(planned.jobs.values())} jobs, {planned.keys} keys and {planned.outages} outages"
+                require_consent(f"Delete {what}?", yes=yes)
                 done = store.prune(rules, progress=_progress(sum(planned.jobs.values())))
             if vacuum:
                 space.vacuum(store)
@@ -81,10 +85,12 @@ def prune(
         "done_days": rules.done_days,
         "failed_days": rules.failed_days,
         "key_days": rules.key_days,
+        "outage_days": rules.outage_days,
         "graph": graph,
         "jobs": done.jobs,
         "kept": done.kept,
         "keys": done.keys,
+        "outages": done.outages,
         "bytes": {"before": before.taken, "after": after.taken, "free": after.free},
         "log_emptied": emptied,
         "vacuumed": vacuum and not dry_run,
@@ -100,6 +106,7 @@ def _what(planned: Pruned, rules: Rules) -> str:
         f"{planned.jobs['done']} done jobs older than {rules.done_days:g} days",
         f"{planned.jobs['failed']} failed ones older than {rules.failed_days:g}",
         f"{planned.keys} keys whose time is over",
+        f"{planned.outages} outages older than {rules.outage_days:g} days",
     ]
     kept = f" ({planned.kept} stay, because a parent or child of them has not ended)" if planned.kept else ""
     return ", ".join(parts) + kept
@@ -115,7 +122,8 @@ def _progress(total: int) -> Any:
 
 def _result(view: dict[str, Any]) -> str:
     size = view["bytes"]
-    line = f"deleted {view['jobs']['done']} done and {view['jobs']['failed']} failed jobs, and {view['keys']} keys"
+    line = f"deleted {view['jobs']['done']} done and {view['jobs']['failed']} failed jobs, {view['keys']} keys"
+    line += f" and {view['outages']} outages"
     line += f"; the record takes {size['after'] / 1e6:.1f} MB, {size['before'] / 1e6:.1f} MB before"
     if size["free"]:
         line += f"; {size['free'] / 1e6:.1f} MB of it are free to be used again (--vacuum gives them back)"

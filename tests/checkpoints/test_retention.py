@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from everstep.checkpoints import jobs, retention, reviews, submission
+from everstep.checkpoints import jobs, retention, reviews, services, submission
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.retention import BATCH, DAY_MS, Rules
@@ -24,6 +24,7 @@ from everstep.checkpoints.schema import (
     tombstones,
     upstream_events,
 )
+from everstep.checkpoints.services import Report
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import JobNotFound, JobPruned, JobStateConflict, KeyConflict, PayloadInvalid
@@ -286,6 +287,27 @@ def test_many_jobs_go_in_batches(store: Store) -> None:
     assert pruned.jobs["done"] == BATCH + 50
     assert told == [BATCH, BATCH + 50]
     assert store.commits - commits == 3  # two batches, and one look for expired keys
+
+
+def test_outages_are_forgotten_in_their_time(store: Store, clock: ManualClock) -> None:
+    """What jobs met goes after its days, in batches, and is told before; a gate that it closed stays closed."""
+    store.enqueue("graph", {"n": 1})
+    job = begin_running(store)
+    out = Report("api.example", "payment_failed", "402")
+
+    def met(connection: Any, times: int = 1) -> None:
+        for _ in range(times):
+            services.report(connection, job, out, now=clock.now_ms(), wait_ms=lambda _tries: 1000)
+
+    store.write(lambda connection: met(connection, services.FORGET_AT_ONCE + 2)).result()
+    clock.advance(5 * DAY_MS)
+    store.write(met).result()
+    rules = Rules(outage_days=5)
+    assert store.prune(rules, dry_run=True).outages == services.FORGET_AT_ONCE + 2
+    assert store.prune(rules).outages == services.FORGET_AT_ONCE + 2
+    assert store.prune(rules).outages == 0
+    assert rows(store)["upstream_events"] == 1
+    assert [service.gate for service in store.services()] == ["closed"]
 
 
 @pytest.mark.parametrize("days", [-1, float("nan"), float("inf"), 40_000])

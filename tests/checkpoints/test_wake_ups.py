@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
+import shutil
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from everstep.checkpoints import jobs, wake_ups
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.wake_ups import WakeUps
-from tests.support.record import CONTEXT, claim, fresh, read_only_folder
+from tests.support.record import CONTEXT, claim, fresh, in_processes, read_only_folder
 from tests.support.waiting import PATIENCE
 
 
@@ -39,18 +40,34 @@ class Ear:
         return self._woken.acquire(timeout=PATIENCE)
 
 
+class Temporary(NamedTuple):
+    """Stands for `tempfile` where wake-ups are: with another folder for temporary files."""
+
+    folder: str
+
+    def gettempdir(self) -> str:
+        return self.folder
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a record, and a folder for temporary files that no other test uses."""
+    temporary = Path(tempfile.mkdtemp(prefix="everstep-test-"))
+    monkeypatch.setattr(wake_ups, "tempfile", Temporary(str(temporary)))
+    fresh(tmp_path).close()
+    yield tmp_path / "record.db"
+    shutil.rmtree(temporary)
+
+
 @contextmanager
 def raw_ear(record: Path) -> Generator[socket.socket]:
-    """A socket in the folder of one that listens, so that a test sees each datagram."""
+    """A socket beside those of the ones that listen, so that a test sees each datagram."""
     with Ear(record).open(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as raw:
-        raw.bind(str(folder_of(record) / "raw"))
+        path = wake_ups.folder() / f"{WakeUps(record).name}-raw"
+        raw.bind(str(path))
         raw.setblocking(False)
         yield raw
-
-
-def folder_of(record: Path) -> Path:
-    """Where the sockets of a record are."""
-    return record.with_name(f"{record.name}-wake")
+    path.unlink()
 
 
 def rung(raw: socket.socket) -> int:
@@ -67,9 +84,10 @@ def rung(raw: socket.socket) -> int:
 # ---- who hears
 
 
-def test_everybody_who_listens_hears(tmp_path: Path) -> None:
+def test_everybody_who_listens_hears(record: Path) -> None:
     """One ring wakes all listeners of the record, and nobody else's."""
-    record, other = tmp_path / "record.db", tmp_path / "other.db"
+    other = record.with_name("other.db")
+    other.touch()
     with Ear(record).open() as one, Ear(record).open() as two, raw_ear(other) as stranger:
         WakeUps(record).ring()
         assert one.hears()
@@ -77,40 +95,26 @@ def test_everybody_who_listens_hears(tmp_path: Path) -> None:
         assert rung(stranger) == 0
 
 
-def test_a_record_reached_by_several_paths_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_reached_by_several_paths_is_one(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through a link to the file, a link to its folder, or a relative path: the same listeners are woken."""
-    folder = tmp_path / "real"
-    folder.mkdir()
-    fresh(folder).close()
-    record = folder / "record.db"
-    (tmp_path / "folder").symlink_to(folder)
-    (tmp_path / "file.db").symlink_to(record)
-    monkeypatch.chdir(folder)
+    links = record.parent / "links"
+    links.mkdir()
+    (links / "folder").symlink_to(record.parent)
+    (links / "file.db").symlink_to(record)
+    monkeypatch.chdir(record.parent)
     with raw_ear(record) as raw:
-        for path in (record, tmp_path / "folder" / "record.db", tmp_path / "file.db", Path("record.db")):
+        for path in (record, links / "folder" / "record.db", links / "file.db", Path("record.db")):
             with Store.open(f"sqlite:///{path}") as store:
                 store.enqueue("graph", {"path": str(path)})
             assert rung(raw) == 1, path
 
 
-def test_a_long_path_is_no_hindrance(tmp_path: Path) -> None:
-    """The address of a socket takes about a hundred bytes; a record's path may be longer."""
-    folder = tmp_path / ("long" * 40)
-    folder.mkdir()
-    with Ear(folder / "record.db").open() as ear:
-        if not Path("/proc/self/fd").exists():
-            pytest.skip("this system has no shorter name for the folder")
-        assert ear.possible
-        WakeUps(folder / "record.db").ring()
-        assert ear.hears()
-
-
 # ---- what rings
 
 
-def test_what_makes_work_ready_rings_after_its_commit(tmp_path: Path) -> None:
+def test_what_makes_work_ready_rings_after_its_commit(record: Path) -> None:
     """An enqueue, a job given back, a wait that ends at another moment: one datagram for each commit."""
-    with fresh(tmp_path) as store, raw_ear(tmp_path / "record.db") as raw:
+    with Store.open(f"sqlite:///{record}") as store, raw_ear(record) as raw:
         store.enqueue("graph", {"n": 1})
         assert rung(raw) == 1
         (job,) = claim(store, "worker")
@@ -124,9 +128,9 @@ def test_what_makes_work_ready_rings_after_its_commit(tmp_path: Path) -> None:
         assert rung(raw) == 0
 
 
-def test_what_is_rolled_back_does_not_ring(tmp_path: Path) -> None:
+def test_what_is_rolled_back_does_not_ring(record: Path) -> None:
     """Neither an operation that fails after it made work ready, nor the next commit in its place."""
-    with fresh(tmp_path) as store, raw_ear(tmp_path / "record.db") as raw:
+    with Store.open(f"sqlite:///{record}") as store, raw_ear(record) as raw:
         store.enqueue("graph", {"n": 1})
         (job,) = claim(store, "worker")
         rung(raw)
@@ -144,9 +148,8 @@ def test_what_is_rolled_back_does_not_ring(tmp_path: Path) -> None:
 # ---- what never disturbs
 
 
-def test_one_who_does_not_take_its_wake_ups_holds_nobody_up(tmp_path: Path) -> None:
+def test_one_who_does_not_take_its_wake_ups_holds_nobody_up(record: Path) -> None:
     """A full socket is passed over: it has wake-ups enough, and the others hear."""
-    record = tmp_path / "record.db"
     rings = WakeUps(record)
     with raw_ear(record) as raw:
         for _ in range(2000):
@@ -157,90 +160,113 @@ def test_one_who_does_not_take_its_wake_ups_holds_nobody_up(tmp_path: Path) -> N
         assert 0 < rung(raw) < 2000
 
 
-def _listen_until_killed(record: str, listening: Any) -> None:
+def _listen_until_killed(record: str, temporary: str, listening: Any) -> None:
+    wake_ups.tempfile = Temporary(temporary)
     with WakeUps(Path(record)).listen(lambda: None):
         listening.set()
         time.sleep(3600)
 
 
-def test_a_killed_listener_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_listener_leaves_nothing(record: Path) -> None:
     """Its socket disturbs nobody, and goes as soon as it cannot be one that is just being bound."""
-    record = tmp_path / "record.db"
-    listening = CONTEXT.Event()
-    process = CONTEXT.Process(target=_listen_until_killed, args=(str(record), listening))
-    process.start()
-    assert listening.wait(PATIENCE)
-    os.kill(process.pid or 0, signal.SIGKILL)
-    process.join(PATIENCE)
-    (left,) = folder_of(record).iterdir()
+    left = killed_listener(record)
     with Ear(record).open() as ear:
         WakeUps(record).ring()
         assert ear.hears()
-        assert left in folder_of(record).iterdir()
-        old = time.time() - wake_ups.LEFTOVER_S - 1
-        os.utime(left, (old, old))
+        assert left.exists()
+        of_old(left)
         WakeUps(record).ring()
         assert ear.hears()
-        assert left not in folder_of(record).iterdir()
-        assert len(list(folder_of(record).iterdir())) == 1
-    assert not folder_of(record).exists()
+        assert not left.exists()
+    assert list(wake_ups.folder().iterdir()) == []
 
 
-def test_without_a_listener_the_leftovers_go_with_their_folder(tmp_path: Path) -> None:
-    """Who finds nobody at all tidies up after them."""
-    record = tmp_path / "record.db"
-    folder_of(record).mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as gone:
-        gone.bind(str(folder_of(record) / "gone"))
-    os.utime(folder_of(record) / "gone", (0, 0))
-    WakeUps(record).ring()
-    assert not folder_of(record).exists()
+def test_leftovers_of_records_that_are_gone_go_too(record: Path) -> None:
+    """Nobody rings for those any more, so who comes to listen for any record removes them, and no living one."""
+    left, other = killed_listener(record), record.with_name("other.db")
+    of_old(left)
+    with raw_ear(record):
+        living = next(path for path in wake_ups.folder().iterdir() if path.name.endswith("-raw"))
+        of_old(living)
+        other.touch()
+        with Ear(other).open():
+            assert not left.exists()
+            assert living.exists()
 
 
-def test_a_folder_that_is_not_ones_own_alone_is_not_used(tmp_path: Path) -> None:
+def killed_listener(record: Path) -> Path:
+    """What a process that was killed while it listened left."""
+    listening = CONTEXT.Event()
+    process = CONTEXT.Process(target=_listen_until_killed, args=(str(record), str(wake_ups.folder().parent), listening))
+    process.start()
+    assert listening.wait(PATIENCE)
+    process.kill()
+    process.join(PATIENCE)
+    (left,) = wake_ups.folder().iterdir()
+    return left
+
+
+def of_old(socket_file: Path) -> None:
+    """Let a socket be too old to be one that is just being bound."""
+    old = time.time() - wake_ups.LEFTOVER_S - 1
+    os.utime(socket_file, (old, old))
+
+
+def test_a_folder_that_is_not_ones_own_alone_is_not_used(record: Path) -> None:
     """Others could put sockets of other programs there; so the worker looks by itself as it always could."""
-    record = tmp_path / "record.db"
-    folder_of(record).mkdir(mode=0o700)
-    folder_of(record).chmod(0o770)
-    with Ear(record).open() as ear, fresh(tmp_path) as store:
+    wake_ups.folder().mkdir(mode=0o700)
+    wake_ups.folder().chmod(0o770)
+    with Ear(record).open() as ear, Store.open(f"sqlite:///{record}") as store:
         assert not ear.possible
         with store.database.listen(lambda: None) as poll_s:
             assert poll_s == 0.2
         store.enqueue("graph", {"n": 1})
-    assert list(folder_of(record).iterdir()) == []
+    assert list(wake_ups.folder().iterdir()) == []
 
 
-def test_a_read_only_folder_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_hindrance(record: Path) -> None:
     """Where no socket can be bound, listening is told to be impossible, and ringing does nothing."""
-    with read_only_folder(tmp_path), Ear(tmp_path / "record.db").open() as ear:
+    with read_only_folder(wake_ups.folder().parent), Ear(record).open() as ear:
         assert not ear.possible
-        WakeUps(tmp_path / "record.db").ring()
+        WakeUps(record).ring()
 
 
-def test_a_system_without_such_sockets_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_record_can_be_listened_for(record: Path) -> None:
+    """What wakes is not in the record's folder, whose file system may be read-only or know no sockets."""
+    with read_only_folder(record.parent), Ear(record).open() as ear:
+        WakeUps(record).ring()
+        assert ear.hears()
+
+
+def test_an_address_that_is_too_long_is_no_hindrance(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's address takes about a hundred bytes; beyond that nobody listens, and nothing fails."""
+    long = record.parent / ("long" * 40)
+    long.mkdir()
+    monkeypatch.setattr(wake_ups, "tempfile", Temporary(str(long)))
+    with Ear(record).open() as ear:
+        assert not ear.possible
+        WakeUps(record).ring()
+
+
+def test_a_system_without_such_sockets_is_no_hindrance(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Windows: listening is told to be impossible, and ringing does nothing."""
     monkeypatch.setattr(wake_ups, "POSSIBLE", False)
-    with Ear(tmp_path / "record.db").open() as ear:
+    with Ear(record).open() as ear:
         assert not ear.possible
-        WakeUps(tmp_path / "record.db").ring()
-    assert not folder_of(tmp_path / "record.db").exists()
+        WakeUps(record).ring()
 
 
-def _come_and_go(record: str, times: int) -> None:
+def _come_and_go(record: str, temporary: str, times: int) -> None:
+    wake_ups.tempfile = Temporary(temporary)
     for _ in range(times):
         with Ear(Path(record)).open() as ear:
-            assert ear.possible, "the folder was tidied away too often"
+            assert ear.possible
             WakeUps(Path(record)).ring()
             assert ear.hears()
 
 
-def test_many_come_and_go_at_once(tmp_path: Path) -> None:
-    """Each that leaves tidies up; nobody who comes at that moment stays without its socket, or unheard."""
-    record = tmp_path / "record.db"
-    processes = [CONTEXT.Process(target=_come_and_go, args=(str(record), 100)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(PATIENCE)
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert not folder_of(record).exists()
+def test_many_come_and_go_at_once(record: Path) -> None:
+    """Four processes that begin and end to listen all the time hear each time, and leave nothing."""
+    arguments = (str(record), str(wake_ups.folder().parent), 30)
+    in_processes(_come_and_go, [arguments] * 4)
+    assert list(wake_ups.folder().iterdir()) == []

@@ -16,7 +16,7 @@ from everstep.checkpoints.store import Store
 from tests.cli.conftest import Prepared
 from tests.cli.folder import COMMAND, PATIENCE_S, Folder, environment, is_refused
 
-DAYS = {"done_days": 30, "failed_days": 90, "key_days": 365}
+DAYS = {"done_days": 30, "failed_days": 90, "key_days": 365, "outage_days": 90}
 
 
 def aged(folder: Folder, days: float) -> None:
@@ -50,9 +50,9 @@ def test_it_deletes_what_is_old_enough(copied: Prepared) -> None:
 def test_rules_come_from_the_configuration_and_options_win(copied: Prepared) -> None:
     """[retention] of the everstep.toml beside --config counts; an option goes before it; one graph can be named."""
     folder = copied.folder
-    (folder.path / "everstep.toml").write_text("[retention]\ndone_days = 0\nfailed_days = 0.5\nkey_days = 7\n")
+    (folder.path / "everstep.toml").write_text("[retention]\ndone_days = 0\nfailed_days = 0.5\nkey_days = 7\noutage_days = 9\n")
     told = folder.json("prune", "--dry-run", "--failed-days", "0", "--graph", "mail")
-    assert {name: told[name] for name in DAYS} == {"done_days": 0, "failed_days": 0, "key_days": 7}
+    assert {name: told[name] for name in DAYS} == {"done_days": 0, "failed_days": 0, "key_days": 7, "outage_days": 9}
     assert told["jobs"] == {"done": 1, "failed": 0}
     assert folder.json("prune", "--yes")["jobs"] == {"done": 2, "failed": 0}
     (folder.path / "everstep.toml").write_text("[retention]\ndone_day = 0\n")
