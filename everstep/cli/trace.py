@@ -69,7 +69,7 @@ def trace(
         from everstep.runtime.trace.output import write
         from everstep.runtime.trace.page import page
 
-        write(html, [page(tree).encode()])
+        write(html, [page(tree)])
         click.echo(f"wrote {tree.count()} entries to {'stdout' if html == '-' else html}", err=True)
     else:
         _draw(tree, everything=everything)

@@ -71,7 +71,7 @@ class _Reader:
         self._share(found, whole=only is None)
         nodes = [leg.node for leg in found]
         if only is None:
-            nodes += [_wait(wait) for wait in self._waits]
+            nodes = [*(_wait(wait) for wait in self._waits), *nodes]
             nodes += [gap for row in self._rows if (gap := self._gap(row, spanned, made)) is not None]
         return TraceTree(
             job_id=self._job.public_id,

@@ -20,8 +20,8 @@ LIMIT = 10_000
 """Entries on a page; of more, those that failed and what they happened in come first."""
 
 
-def page(tree: TraceTree) -> str:
-    """The page of a trace."""
+def page(tree: TraceTree) -> bytes:
+    """The page of a trace, in UTF-8."""
     parts = files("everstep.runtime.trace") / "page_parts"
     style, script = ((parts / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; base-uri 'none'"
@@ -35,7 +35,7 @@ def page(tree: TraceTree) -> str:
     written: list[str] = []
     for part in (parts / "page.html").read_text(encoding="utf-8").split("%%"):
         written.append(filled.get(part, part))  # one pass: what was filled in is not looked at again
-    return "".join(written)
+    return "".join(written).encode("utf-8", "backslashreplace")
 
 
 def _digest(text: str) -> str:
@@ -85,8 +85,10 @@ def _chosen(tree: TraceTree) -> dict[int, Node]:
 
 def _choose(node: Node, above: list[Node], only_wrong: bool, chosen: dict[int, Node]) -> None:
     line = [*above, node]
-    if (node.is_wrong or not only_wrong) and len(chosen) + len(line) <= LIMIT:
-        chosen.update({id(one): one for one in line})
+    if node.is_wrong or not only_wrong:
+        new = {id(one): one for one in line if id(one) not in chosen}
+        if len(chosen) + len(new) <= LIMIT:
+            chosen.update(new)
     for child in node.children:
         _choose(child, line, only_wrong, chosen)
 
