@@ -185,6 +185,13 @@ class ServiceNotFound(EverstepError):
     exit_code = EX_NOINPUT
 
 
+class PriceNotFound(EverstepError):
+    """Nobody says what this model costs: neither `everstep.toml` nor the table of prices."""
+
+    code = "price_not_found"
+    exit_code = EX_NOINPUT
+
+
 # ---- graphs
 
 

@@ -144,7 +144,7 @@ class DeadLetters:
             self._told[letter.event] = None
             if len(self._told) > REMEMBERED:
                 self._told.popitem(last=False)
-            with about(letter.job, step=letter.job.step, node=letter.job.node):
+            with about(letter.job, node=letter.job.node):
                 _log(letter)
         if self._webhook is None:
             return self._store.clock.now_ms()

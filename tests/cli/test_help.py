@@ -26,6 +26,7 @@ COMMANDS = [
     ("review", "respond"),
     ("review", "reject"),
     ("budget",),
+    ("prices",),
     ("retry",),
     ("cancel",),
     ("dlq",),

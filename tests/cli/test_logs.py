@@ -61,7 +61,7 @@ def test_every_line_is_about_its_own_job(logging_folder: Folder, options: tuple[
             assert entry["span_id"] == root_span_id(job, 1)
         events = [entry["message"].partition(":")[0] for entry in about if entry["logger"] == "everstep.worker"]
         assert [event for event in events if event in ("claimed", "failed")] == ["claimed", "failed"]
-    steps = {entry["node"]: entry["step"] for entry in entries if "node" in entry}
+    steps = {entry["node"]: entry["step"] for entry in entries if "step" in entry}
     assert steps == {"sync": 1, "fork": 2, "tools": 3, "inside": 1, "fails": 5}
     assert all("worker" in entry for entry in entries if "job" in entry and entry["logger"] != "everstep.dead_letters")
     assert all(entry["message"].startswith("worker ") for entry in entries if "job" not in entry)
