@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select, true
 
+from everstep.checkpoints.admission import Admission, Limits
 from everstep.checkpoints.schema import (
     EFFECT_STATES,
     GATES,
@@ -67,6 +68,9 @@ class Health:
         due: Jobs that could start now by their time (pending, or in retry with the backoff over).
         oldest_due_ms: How long the one that waits longest has been due; None if none is.
         oldest_due_job: Its id.
+        held: Those of the due jobs that may not start: they need a service that is out, or a place that others hold.
+        oldest_free_ms: How long the one that waits longest of the others has been due; None if there is none.
+        oldest_free_job: Its id.
         busy_workers: Workers that hold a living lease; an idle worker leaves no trace in the record.
         expired_leases: Running jobs whose lease has run out: their worker is gone, and none took them over yet.
         expired_jobs: Ids of the first few.
@@ -115,25 +119,32 @@ class Health:
     dead_letters_last_hour: int = 0
     outages_ms: dict[str, int] = field(default_factory=dict[str, int])
     deliveries: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
+    held: int = 0
+    oldest_free_ms: int | None = None
+    oldest_free_job: str | None = None
 
 
-def examine(store: Store) -> Health:
+def examine(store: Store, limits: Limits | None = None) -> Health:
     """How the record is now.
 
     Args:
         store: The record; it is only read.
+        limits: How many jobs may run at once, as far as the caller knows.
 
     Raises:
         StoreUnavailable: It cannot be read.
     """
     now, log_size = store.clock.now_ms(), store.database.log_size()
-    return store.read(lambda connection: _snapshot(connection, now, store.database.size(connection), log_size))
+    limits = limits or Limits()
+    return store.read(lambda connection: _snapshot(connection, now, limits, store.database.size(connection), log_size))
 
 
-def _snapshot(connection: Connection, now: int, size: int, log_size: int | None) -> Health:
+def _snapshot(connection: Connection, now: int, limits: Limits, size: int, log_size: int | None) -> Health:
     job = agent_jobs.c
-    due = [_oldest_due(connection, status, now) for status in _WAITING]
-    oldest = min((found for found in due if found is not None), key=lambda row: row.next_run_at, default=None)
+    due = and_(job.status.in_(_WAITING), job.next_run_at <= now)
+    number = _count(connection, agent_jobs, due)
+    may_start = Admission.read(connection, limits, now=now, lock=False).clause()
+    oldest, free = _oldest_due(connection, now, true()), _oldest_due(connection, now, may_start)
     running = job.status == "running"
     expired = and_(running, job.lease_until <= now)
     # A lease is renewed at least each second, so what is left of it tells how long it is.
@@ -149,7 +160,7 @@ def _snapshot(connection: Connection, now: int, size: int, log_size: int | None)
     return Health(
         at=now,
         jobs=dict.fromkeys(STATUSES, 0) | _by(connection, job.status),
-        due=_count(connection, agent_jobs, and_(job.status.in_(_WAITING), job.next_run_at <= now)),
+        due=number,
         oldest_due_ms=None if oldest is None else now - oldest.next_run_at,
         oldest_due_job=None if oldest is None else oldest.public_id,
         busy_workers=connection.execute(workers).scalar_one(),
@@ -172,14 +183,17 @@ def _snapshot(connection: Connection, now: int, size: int, log_size: int | None)
         dead_letters_last_hour=events["failed"],
         outages_ms=_outages(connection, now),
         deliveries=_deliveries(connection, now),
+        held=number - _count(connection, agent_jobs, and_(due, may_start)),
+        oldest_free_ms=None if free is None else now - free.next_run_at,
+        oldest_free_job=None if free is None else free.public_id,
     )
 
 
-def _oldest_due(connection: Connection, status: str, now: int) -> Any:
-    due = select(agent_jobs.c.public_id, agent_jobs.c.next_run_at).where(
-        agent_jobs.c.status == status, agent_jobs.c.next_run_at <= now
-    )
-    return connection.execute(due.order_by(agent_jobs.c.next_run_at).limit(1)).first()
+def _oldest_due(connection: Connection, now: int, condition: ColumnElement[bool]) -> Any:
+    due = select(agent_jobs.c.public_id, agent_jobs.c.next_run_at).where(agent_jobs.c.next_run_at <= now, condition)
+    first = due.order_by(agent_jobs.c.next_run_at).limit(1)
+    found = [connection.execute(first.where(agent_jobs.c.status == status)).first() for status in _WAITING]
+    return min((row for row in found if row is not None), key=lambda row: row.next_run_at, default=None)
 
 
 def _by(

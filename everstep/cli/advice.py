@@ -63,15 +63,20 @@ def on_health(health: Health) -> Iterator[Finding]:
 def _queue(health: Health) -> Finding:
     if health.oldest_due_ms is None:
         return Finding("queue", "ok", "no job is due")
-    age = duration(health.oldest_due_ms)
-    detail = f"{health.due} jobs are due, the oldest ({health.oldest_due_job}) for {age}"
-    if health.oldest_due_ms < OLDEST_DUE_MS:
+    oldest, job, detail = health.oldest_due_ms, health.oldest_due_job, f"{health.due} jobs are due"
+    if health.held:
+        which = "all" if health.held == health.due else f"{health.held}"
+        detail += f", {which} of them held by a service that is out or a limit (everstep services, everstep.toml)"
+        oldest, job = health.oldest_free_ms, health.oldest_free_job
+    if oldest is None:
+        return Finding("queue", "ok", detail)
+    detail += f", the oldest {'of the others ' if health.held else ''}({job}) for {duration(oldest)}"
+    if oldest < OLDEST_DUE_MS:
         return Finding("queue", "ok", detail)
     if health.busy_workers == 0:
         return Finding("queue", "warning", f"{detail}; nobody runs anything", "start a worker: everstep worker")
-    advice = "start more workers; or see what holds it: everstep services, the limits in everstep.toml"
     detail += f"; {health.busy_workers} workers run other jobs"
-    return Finding("queue", "warning", f"{detail}, and none takes it", advice)
+    return Finding("queue", "warning", f"{detail}, and none takes it", "start more workers, or one that has its graph")
 
 
 def _log(size: int) -> Finding:

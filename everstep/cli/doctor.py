@@ -20,6 +20,7 @@ from everstep.cli.views import print_json
 from everstep.errors import EverstepError, LangfuseUnusable
 
 if TYPE_CHECKING:
+    from everstep.checkpoints.admission import Limits
     from everstep.checkpoints.store import Store
 
 PACKAGES = ("everstep", "langgraph", "langgraph-checkpoint-sqlite", "langchain-core", "sqlalchemy", "opentelemetry-sdk")
@@ -84,6 +85,15 @@ def look_inside(store_url: str, config_path: Path, seconds: float | None) -> Ite
         yield Finding("record", "wrong", error.message, error.next_step)
 
 
+def _limits(config_path: Path) -> Limits | None:
+    from everstep.graphs.policies import read_policies
+
+    try:
+        return read_policies(config_path).limits()
+    except EverstepError:  # a worker that is started with it says so
+        return None
+
+
 def _inside(store: Store, config_path: Path, seconds: float | None) -> Iterator[Finding]:
     from sqlalchemy import select
 
@@ -102,7 +112,7 @@ def _inside(store: Store, config_path: Path, seconds: float | None) -> Iterator[
         next_step = "keep the file; restore a backup or run sqlite3 FILE .recover"
         yield Finding("record", "wrong", f"{place.label}: {detail}", next_step)
         return
-    found = health.examine(store)
+    found = health.examine(store, _limits(config_path))
     yield Finding("record", "ok", f"{place.label}: {found.size / 1e6:.1f} MB, schema {migrate.HEAD}, {sound}")
     yield from on_health(found)
     try:

@@ -11,9 +11,11 @@ import pytest
 from sqlalchemy import Connection, insert, update
 
 from everstep.checkpoints import effects, health
+from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.health import Health, examine, first_event_since
 from everstep.checkpoints.jobs import Job, transition
 from everstep.checkpoints.metrics import exposition
+from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import agent_jobs, job_events, services
 from everstep.checkpoints.sqlite import raw_connection
@@ -52,6 +54,27 @@ def test_an_empty_record_is_healthy(store: Store, database: str) -> None:
     assert found.size > 10_000
     assert (found.log_size is None) == (database == "postgres")
     assert found.at == store.clock.now_ms()
+
+
+def test_what_may_not_start_is_told_apart(store: Store, clock: ManualClock) -> None:
+    """A due job is held while its service is out, its key is taken, or its graph has no place; others are not."""
+    for number, policy in enumerate([JobPolicy(services=("api",)), JobPolicy(concurrency_key="shop")]):
+        store.enqueue("graph", {"n": number}, policy=policy)
+    store.enqueue("other", {"n": 2}, policy=JobPolicy(concurrency_key="shop"))
+    clock.advance(MINUTE_MS)
+    last, _ = store.enqueue("other", {"n": 3})
+    found = examine(store)
+    assert (found.due, found.held, found.oldest_free_ms) == (4, 0, MINUTE_MS)
+    assert found.oldest_free_job == found.oldest_due_job
+    close = update(services).where(services.c.name == "api").values(gate="closed", opens_at=clock.now_ms() + 1)
+    store.write(lambda connection: connection.execute(close)).result()
+    (running,) = claim(store)
+    assert running.concurrency_key == "shop"
+    found = examine(store)
+    assert (found.due, found.held, found.oldest_due_ms) == (3, 2, MINUTE_MS)
+    assert (found.oldest_free_ms, found.oldest_free_job) == (0, last.public_id)
+    found = examine(store, Limits(graphs={"graph": 1, "other": 0}))
+    assert (found.due, found.held, found.oldest_free_ms, found.oldest_free_job) == (3, 3, None, None)
 
 
 def test_the_oldest_job_that_is_due_is_named_with_its_age(store: Store, clock: ManualClock) -> None:

@@ -160,7 +160,7 @@ def test_up_to_its_thresholds_a_record_is_healthy() -> None:
 @pytest.mark.parametrize(
     ("values", "check", "detail", "advice"),
     [
-        ({"oldest_due_ms": 900_000}, "queue", "(0198) for 15 min; 1 workers run other jobs", "everstep services"),
+        ({"oldest_due_ms": 900_000}, "queue", "(0198) for 15 min; 1 workers run other jobs", "more workers"),
         ({"oldest_due_ms": 7_200_000, "busy_workers": 0}, "queue", "for 2 h; nobody runs anything", "everstep worker"),
         ({"expired_leases": 7, "expired_jobs": ("01", "02")}, "leases", "7 running jobs", "everstep worker"),
         ({"stuck": 1, "stuck_jobs": ("01",)}, "stuck", "stored nothing for long: 01", "everstep cancel"),
@@ -178,6 +178,34 @@ def test_past_a_threshold_there_is_advice(values: dict[str, Any], check: str, de
     assert (found.check, found.level) == (check, "warning")
     assert detail in found.detail
     assert advice in found.advice
+
+
+def test_what_a_gate_or_a_limit_holds_is_not_unserved() -> None:
+    """Jobs that may not start are told as held, however long they wait; those beside them are judged by themselves."""
+    hours = {"due": 3, "oldest_due_ms": 36_000_000, "busy_workers": 0}
+    assert warnings(**hours, held=3) == warnings(**hours, held=2, oldest_free_ms=899_999, oldest_free_job="0199") == []
+    (unserved,) = warnings(**hours, held=2, oldest_free_ms=900_000, oldest_free_job="0199")
+    assert "3 jobs are due, 2 of them held" in unserved.detail
+    assert "the oldest of the others (0199) for 15 min; nobody runs anything" in unserved.detail
+    (queue,) = (finding for finding in on_health(replace(HEALTHY, **hours, held=3)) if finding.check == "queue")
+    assert "3 jobs are due, all of them held by a service that is out or a limit" in queue.detail
+
+
+def test_limits_are_those_of_the_configuration(folder: Folder) -> None:
+    """A job that waits for a place under a limit of everstep.toml is held; without the file it is not."""
+    jobs = folder.enqueue("count", "hold")
+    with Store.open(folder.url) as store:
+        store.write(
+            lambda c: c.exec_driver_sql(
+                "UPDATE agent_jobs SET status = 'running', leased_by = 'w', lease_until = next_run_at + 3600000,"
+                f" graph = 'count' WHERE public_id = '{jobs['hold']}'"
+            )
+        ).result()
+    details: list[str] = []
+    for limit in ("concurrency = 1", ""):
+        (folder.path / "everstep.toml").write_text(f"[graphs.count]\n{limit}\n")
+        details += [finding["detail"] for finding in findings(folder, code=0) if finding["check"] == "queue"]
+    assert ["held" in detail for detail in details] == [True, False]
 
 
 def test_a_big_file_is_not_looked_through_unless_asked(folder: Folder) -> None:
