@@ -23,7 +23,7 @@ PROJECT = {
 
 
 class Langfuse:
-    """Answers `GET /api/public/projects` and `POST /api/public/scores` as version 4 does.
+    """Answers `GET /api/public/projects` and `POST /api/public/scores` as version 4 does; spans are taken and forgotten.
 
     Attributes:
         scores: What was posted, by id: a score of the same id and time replaces.
@@ -83,6 +83,8 @@ class Langfuse:
                 return 207, {"accepted": 0, "rejected": len(posted), "errors": [{"message": self.refusal}]}
             self.scores.update({(score["id"], score["timestamp"]): score for score in posted})
             return 202, {"message": "Accepted"}
+        if (method, path) == ("POST", "/api/public/otel/v1/traces"):
+            return 200, {}
         return 404, {"message": "no such route"}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

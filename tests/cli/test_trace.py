@@ -1,0 +1,126 @@
+"""`everstep trace`: the drawing in the terminal, and the command around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from everstep.cli.trace_screen import HEAD, TAIL, lines, plain, span_of
+from everstep.observability.identity import root_span_id
+from everstep.runtime.trace.tree import Node, Use
+from tests.cli.conftest import Prepared
+from tests.cli.folder import is_refused
+from tests.support.traces import SECOND, START, leg, step, tree
+
+
+def drawn(*nodes: Node, everything: bool = False, **about: Any) -> list[str]:
+    """A drawing, without colours."""
+    return [line.plain for line in lines(tree(*nodes, **about), everything=everything)]
+
+
+def test_a_run_that_went_well_is_folded() -> None:
+    """Of many steps in a row that went well the first and the last are drawn, and how many lie between."""
+    steps = [step(number, "agent" if number % 2 else "tools") for number in range(1, 41)]
+    told = drawn(leg(1, steps))
+    assert len(told) == 9
+    assert told[5] == "   ├─ ⋮  34 more, all well: tools ×17, agent ×17  3.4 s  (--all shows them)"
+    assert len(drawn(leg(1, steps), everything=True)) == 42
+
+
+def test_what_failed_is_never_folded() -> None:
+    """A failure among many steps is drawn with its message and where it was raised, and with what to do next."""
+    steps = [step(number) for number in range(1, 41)]
+    stack = 'Traceback:\n  File "/lib/outer.py", line 3, in call\n  File "/app/agent.py", line 7, in push\n'
+    steps[19] = step(20, status="error", detail="OSError: no route", resume="everstep retry 01a2", stack=stack)
+    told = drawn(leg(1, steps, status="error"))
+    place = next(number for number, line in enumerate(told) if "OSError" in line)
+    assert told[place].startswith("   ├─ ✗ step 20 work  100 ms  OSError: no route")
+    assert [line.strip(" │") for line in told[place + 1 : place + 4]] == [
+        "at /app/agent.py:7 push",
+        "at /lib/outer.py:3 call",
+        "next: everstep retry 01a2",
+    ]
+
+
+def test_the_drawing_is_bounded() -> None:
+    """However much failed, the drawing has so many lines: the first, and the last, where the end is."""
+    steps = [step(number, status="warning", detail="OSError: again") for number in range(5_000)]
+    told = drawn(leg(1, steps))
+    assert len(told) == 1 + HEAD + 1 + TAIL
+    assert "4,601 lines are left out here" in told[1 + HEAD]
+    assert "step 4999" in told[-1]
+    assert len(drawn(leg(1, steps), everything=True)) == 5_002
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J\x1b]0;title\x07", "one\nline\r", "‮drowssap", "\ud800", "\x9b31m"])
+def test_text_of_others_cannot_steer_the_terminal(text: str) -> None:
+    """Control characters, changes of direction and halves of characters in names and messages are replaced."""
+    told = "\n".join(drawn(leg(1, [step(1, text, status="error", detail=text)])))
+    assert not any(one in told for one in "\x1b\x07\r\x9b‮\ud800")
+    assert told.count("\n") == 2
+    assert len(plain("x" * 10_000)) == 300
+
+
+def test_tokens_cost_waits_and_what_lasts() -> None:
+    """The head tells what the job used, a leg what it used; what is still open tells since when."""
+    wait = Node("wait", "waits for a person", START + 60 * SECOND, None, "open")
+    told = drawn(leg(1, [], use=Use(1200, 34, 5600)), wait, use=Use(1200, 34, 5600), status="review")
+    assert told[0].endswith("review at step 40  1,200 tokens in, 34 out, $0.0056")
+    assert "1 min 0 s  worker-1  2027-01-15 08:00:00Z  1,200 tokens in, 34 out, $0.0056" in told[1]
+    assert told[2] == "└─ … waits for a person  since 1 min 0 s"
+
+
+def test_durations_are_said_in_words() -> None:
+    """From milliseconds to days, to the figures that matter."""
+    given = [None, 0, 400_000, 12_000_000, 4_200_000_000, 62 * SECOND, 3_720 * SECOND, 259_200 * SECOND]
+    assert [span_of(one) for one in given] == [
+        "", "<1 ms", "<1 ms", "12 ms", "4.2 s", "1 min 2 s", "1 h 2 min", "3 d 0 h",
+    ]  # fmt: skip
+
+
+def test_the_command_draws_every_job(prepared: Prepared) -> None:
+    """A job in whatever state can be drawn, without any backend and without control codes in what is not a terminal."""
+    jobs = [prepared.jobs[graph] for graph in ("count", "ask", "fails", "hold")]
+    ran = prepared.folder.all(*(("trace", job) for job in jobs))
+    assert [one.code for one in ran] == [0] * len(jobs), ran
+    assert all("\x1b" not in one.out and job in one.out for one, job in zip(ran, jobs, strict=True))
+    count, ask, fails = (one.out for one in ran[:3])
+    assert "└─ leg 1" in count
+    assert "next: everstep review show" in ask
+    assert f"next: everstep retry {prepared.jobs['fails']}" in fails
+
+
+def test_the_command_writes_json_page_and_export(prepared: Prepared, tmp_path: Path) -> None:
+    """Each form says what failed: JSON for programs, a page for a colleague, OTLP for a backend."""
+    job = prepared.jobs["fails"]
+    told, page, export, errors = prepared.folder.all(
+        ("trace", job, "--json"),
+        ("trace", job, "--html", str(tmp_path / "trace.html")),
+        ("trace", job, "--otlp", str(tmp_path / "trace.bin")),
+        ("trace", job, "--errors", "--leg", "1", "--json"),
+    )
+    assert [one.code for one in (told, page, export, errors)] == [0] * 4, (told, page, export, errors)
+    assert told.value["id"] == job
+    assert [node["status"] for node in told.value["nodes"]] == ["ok", "error"]
+    assert [node["kind"] for node in errors.value["nodes"]] == ["leg"]
+    assert job in (tmp_path / "trace.html").read_text()
+    request = ExportTraceServiceRequest.FromString((tmp_path / "trace.bin").read_bytes())
+    assert request.resource_spans[0].scope_spans[0].spans[0].span_id.hex() == root_span_id(job, 1)
+    assert json.loads(told.out)["legs"][0]["from_spans"] is False
+
+
+def test_what_the_command_refuses(prepared: Prepared) -> None:
+    """Two forms at once, a leg that is not there, and a file that cannot be written are refused with a next step."""
+    job = prepared.jobs["count"]
+    both, leg_, file = prepared.folder.all(
+        ("trace", job, "--json", "--html", "x.html"),
+        ("trace", job, "--leg", "7"),
+        ("trace", job, "--html", "/nowhere/trace.html"),
+    )
+    assert both.code == 64
+    is_refused(leg_, 66, "leg_not_found")
+    is_refused(file, 69, "file_not_written")
