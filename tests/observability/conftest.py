@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,10 +20,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from everstep.checkpoints import spans
+from everstep.checkpoints.store import Store
 from everstep.observability import tracing
+from everstep.runtime import span_exporter
 
 TRACE_VARIABLES = ("OTEL_", "LANGFUSE_")
 
@@ -100,28 +105,35 @@ class Received:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    status: int = 200
 
     @property
     def spans(self) -> list[dict[str, Any]]:
         """The spans in it, attributes as plain values."""
-        request = ExportTraceServiceRequest()
-        request.ParseFromString(self.body)
-        return [
-            {
-                "name": span.name,
-                "trace_id": span.trace_id.hex(),
-                "span_id": span.span_id.hex(),
-                "parent_span_id": span.parent_span_id.hex(),
-                "kind": span.kind,
-                "status": span.status.code,
-                "links": [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
-                "attributes": {one.key: _plain(one.value) for one in span.attributes},
-                "resource": {one.key: _plain(one.value) for one in group.resource.attributes},
-            }
-            for group in request.resource_spans
-            for scope in group.scope_spans
-            for span in scope.spans
-        ]
+        request = ExportTraceServiceRequest.FromString(self.body)
+        return [span for group in request.resource_spans for span in spans_of(group)]
+
+
+def spans_of(group: ResourceSpans) -> list[dict[str, Any]]:
+    """The spans of one sender, attributes as plain values."""
+    return [
+        {
+            "name": span.name,
+            "trace_id": span.trace_id.hex(),
+            "span_id": span.span_id.hex(),
+            "parent_span_id": span.parent_span_id.hex(),
+            "kind": span.kind,
+            "status": span.status.code,
+            "message": span.status.message,
+            "started_ns": span.start_time_unix_nano,
+            "ended_ns": span.end_time_unix_nano,
+            "links": [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
+            "attributes": {one.key: _plain(one.value) for one in span.attributes},
+            "resource": {one.key: _plain(one.value) for one in group.resource.attributes},
+        }
+        for scope in group.scope_spans
+        for span in scope.spans
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -131,16 +143,34 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Receiver:
-    """An OTLP/HTTP collector that keeps every request."""
+    """An OTLP/HTTP collector that keeps every request for traces.
+
+    Attributes:
+        status: What it answers.
+        refuses: Names of spans for whose sake it answers 400 to the whole request, as Langfuse does.
+        headers: What it says besides.
+        rejects: How many spans of each request it says it did not take.
+    """
 
     status: int = 200
+    refuses: set[str] = field(default_factory=set[str])
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    rejects: int = 0
     requests: list[Received] = field(default_factory=list[Received])
     url: str = ""
 
     @property
     def spans(self) -> list[dict[str, Any]]:
-        """All spans received."""
-        return [span for request in self.requests for span in request.spans]
+        """All spans it took."""
+        return [span for request in self.requests if request.status == 200 for span in request.spans]
+
+    def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> int:
+        """Keep a request; the status to answer it with."""
+        received = Received(path, headers, body, self.status)
+        if self.refuses & {span["name"] for span in received.spans}:
+            received.status = 400
+        self.requests.append(received)
+        return received.status
 
 
 @pytest.fixture
@@ -148,7 +178,7 @@ def start_receiver() -> Iterator[Callable[[], Receiver]]:
     """Start a receiver on a free loopback port."""
     servers: list[ThreadingHTTPServer] = []
 
-    def start() -> Receiver:
+    def start(port: int = 0) -> Receiver:
         receiver = Receiver()
 
         class Handler(BaseHTTPRequestHandler):
@@ -157,9 +187,14 @@ def start_receiver() -> Iterator[Callable[[], Receiver]]:
                 encoding = self.headers.get("content-encoding")
                 plain = {"gzip": gzip.decompress, "deflate": zlib.decompress}.get(encoding or "", bytes)(body)
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                receiver.requests.append(Received(self.path, headers, plain))
-                answer = ExportTraceServiceResponse().SerializeToString()
-                self.send_response(receiver.status)
+                is_metrics = self.path.endswith("/v1/metrics")
+                status = 200 if is_metrics else receiver.answer(self.path, headers, plain)
+                said = ExportTraceServiceResponse()
+                said.partial_success.rejected_spans = receiver.rejects
+                answer = said.SerializeToString()
+                self.send_response(status)
+                for name, value in receiver.headers.items():
+                    self.send_header(name, value)
                 self.send_header("content-type", "application/x-protobuf")
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()
@@ -168,7 +203,7 @@ def start_receiver() -> Iterator[Callable[[], Receiver]]:
             def log_message(self, format: str, *args: Any) -> None:
                 return None
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         servers.append(server)
         receiver.url = f"http://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -178,6 +213,40 @@ def start_receiver() -> Iterator[Callable[[], Receiver]]:
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+class Sending:
+    """Tracing as the environment says, for legs that no worker runs: into a record, and from there over HTTP."""
+
+    def __init__(self, store: Store) -> None:
+        self.tracer = tracing.from_environment(service_version="1.2.3")
+        self._store = store
+        self._legs: list[tuple[int, tracing.Leg]] = []
+
+    def leg(self, **described: Any) -> tracing.Leg:
+        """As `Tracing.leg`."""
+        leg = self.tracer.leg(**described)
+        self._legs.append((described["leg"], leg))
+        return leg
+
+    def send(self) -> None:
+        """Record what has ended, and send it."""
+        job, _ = self._store.enqueue("agent", {}, key="the job of these legs")
+        names = [destination.name for destination in self.tracer.destinations]
+        for number, leg in self._legs:
+            assert leg.buffer is not None
+            write = partial(spans.write, job_id=job.id, leg=number, finished=leg.buffer.take(), now=0)
+            self._store.write(partial(write, destinations=names)).result()
+        self._legs.clear()
+        for drain in span_exporter.drains(self._store, self.tracer, holder="sender"):
+            assert drain.drain()
+            drain.close()
+
+
+@pytest.fixture
+def sending(store: Store) -> Callable[[], Sending]:
+    """Make one when the environment is set."""
+    return partial(Sending, store)
 
 
 class ScriptedModel(BaseChatModel):
