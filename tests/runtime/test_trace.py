@@ -209,7 +209,7 @@ def test_tokens_that_no_span_tells_are_the_only_leg_s(store: Store) -> None:
     used = {"input_tokens": 120, "output_tokens": 30, "cost_micros": 700}
     store.write(
         lambda c: c.exec_driver_sql("UPDATE agent_jobs SET input_tokens=120, output_tokens=30, cost_micros=700")
-    )
+    ).result()
     found = told(store, store.job(job.public_id))
     assert vars(found.use) == used
     assert vars(found.legs[0].node.use) == used
@@ -388,13 +388,18 @@ def test_every_outcome_of_a_leg_has_its_word(shared: Store) -> None:
 
 
 def test_the_worker_s_own_spans(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With spans kept in the record by a real worker, the tree has their ids, and the ledger's state of the effect."""
+    """Spans that a real worker kept in the record: with the ledger's state of an effect, a review where it was asked."""
     monkeypatch.setenv("EVERSTEP_TRACES", "record")
-    graph = chain(one, pushes)
+    graph = chain(one, pushes, asks)
     job, _ = shared.enqueue("graph", {"log": []})
     Worker(shared, {"graph": graph}).run(until_idle=True)
+    answered(shared)
+    Worker(shared, {"graph": graph}).run(until_idle=True)
     found = told(shared, job)
-    assert found.legs[0].has_spans
-    assert outline(found.legs[0].node.children) == "step 1 node_0\nstep 2 node_1\n  effect push\n"
+    assert [leg.has_spans for leg in found.legs] == [True, True]
+    assert outline([leg.node for leg in found.legs]) == (
+        "leg 1\n  step 1 node_0\n  step 2 node_1\n    effect push\n  step 3 node_2\n  review interrupt\n"
+        "leg 2\n  step 3 node_2\n"
+    )
     effects = [node for node in found.legs[0].node.walk() if node.kind == "effect"]
     assert [(node.detail, node.facts["effect.calls"]) for node in effects] == [("confirmed", 1)]

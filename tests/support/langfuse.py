@@ -23,7 +23,7 @@ PROJECT = {
 
 
 class Langfuse:
-    """Answers `GET /api/public/projects` and `POST /api/public/scores` as version 4 does; spans are taken and forgotten.
+    """Answers `GET /api/public/projects` and `POST /api/public/scores` as version 4 does, and takes spans.
 
     Attributes:
         scores: What was posted, by id: a score of the same id and time replaces.

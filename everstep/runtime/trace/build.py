@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -21,6 +22,7 @@ from everstep.runtime.trace.spans import SpannedLeg
 from everstep.runtime.trace.steps import LIMIT, Steps
 from everstep.runtime.trace.tree import Leg, Node, Status, TraceTree, Use, in_order
 
+_Made = TypeVar("_Made", EffectRow, ReviewRow)
 _MS = 1_000_000
 _OUTCOMES: dict[str, Status] = {"running": "open", "retry": "warning", "failed": "error", "gone": "error"}
 
@@ -60,14 +62,25 @@ class _Reader:
         spanned = self._spanned([row.number for row in wanted if row.number in counts], counts)
         made = self._steps([row.number for row in wanted if row.number not in counts])
         reviews = trace_rows.reviews_of(self._connection, self._job.id)
-        effects = trace_rows.effects_of(self._connection, self._job.id, self._limit)
+        effects = self._by_leg(trace_rows.effects_of(self._connection, self._job.id, self._limit))
+        asked = self._by_leg(reviews)
         resume = self._resume(reviews)
         for row in wanted:
             if row.number not in counts:
                 unfinished = failures.unfinished(row, made, self._failures(row), resume if self._is_last(row) else None)
                 made.by_leg.setdefault(row.number, []).extend(unfinished)
         made.place_subgraphs()
-        found = [self._leg(row, spanned.get(row.number), made, reviews, effects) for row in wanted]
+        found = [
+            self._leg(
+                row,
+                spanned.get(row.number),
+                made,
+                asked.get(row.number, []),
+                effects.get(row.number, []),
+                resume if self._is_last(row) else None,
+            )
+            for row in wanted
+        ]
         self._share(found, whole=only is None)
         nodes = [leg.node for leg in found]
         if only is None:
@@ -120,6 +133,7 @@ class _Reader:
         made: Steps,
         reviews: Sequence[ReviewRow],
         effects: Sequence[EffectRow],
+        resume: str | None,
     ) -> Leg:
         node = Node("leg", f"leg {row.number}", row.started_at * _MS, self._ended_ns(row, spanned, made))
         node.status = _OUTCOMES.get(row.outcome, "ok")
@@ -127,7 +141,7 @@ class _Reader:
             node.status = "error"  # a person must look at it
         node.detail = without_secrets(row.reason) if row.reason else row.outcome
         node.facts = {"worker": row.worker, "outcome": row.outcome}
-        node.resume = self._resume(reviews) if self._is_last(row) else None
+        node.resume = resume
         node.span_id = root_span_id(self._job.public_id, row.number)
         if spanned is None:
             node.children = made.by_leg.get(row.number, [])
@@ -141,15 +155,18 @@ class _Reader:
                 node.stack = spanned.root.stack
             if not any(one.is_wrong for child in node.children for one in child.walk()):
                 node.children += failures.from_evidence(row, self._failures(row), node.resume)
-        mine = [effect for effect in effects if self._leg_at(effect.created_at) == row.number]
-        node.children += effect_nodes(node, row.number, mine, made.by_task)
-        asked = [review for review in reviews if self._leg_at(review.created_at) == row.number]
-        node.children = [*in_order(node.children), *(review_node(review) for review in asked)]
+        node.children += effect_nodes(node, row.number, effects, made.by_task)
+        node.children = [*in_order(node.children), *(review_node(review) for review in reviews)]
         return Leg(row.number, trace_id(self._job.public_id, row.number), spanned is not None, node)
 
-    def _leg_at(self, at: int) -> int:
-        """The leg that ran at a moment, or the last one before it."""
-        return next((row.number for row in reversed(self._rows) if row.started_at <= at), 0)
+    def _by_leg(self, rows: Sequence[_Made]) -> dict[int, list[_Made]]:
+        """Rows by the leg that ran as they were made, or the last one before."""
+        starts = [row.started_at for row in self._rows]
+        found: dict[int, list[_Made]] = {}
+        for row in rows:
+            place = bisect_right(starts, row.created_at) - 1
+            found.setdefault(self._rows[place].number if place >= 0 else 0, []).append(row)
+        return found
 
     def _failures(self, row: LegRow) -> list[EvidenceRow]:
         return [one for one in self._evidence if one.claim_no == row.number]

@@ -55,6 +55,8 @@ def read(rows: Iterable[SpanRow], root_id: str, limit: int) -> SpannedLeg:
     head: dict[str, StoredSpan] = {}
     tail: deque[StoredSpan] = deque(maxlen=max(limit - limit // 2, 1))
     for span in (one for row in rows for one in span_rows.read(row.body)):
+        if names.REVIEW_ID in span.attributes:
+            continue  # a leg tells of the review it was resumed by; the tree shows it in the leg that asked
         leg.seen_ns = max(leg.seen_ns, span.started_ns, span.ended_ns or 0)
         if _kind(span) == "model":
             leg.use = leg.use.plus(_use(span))
