@@ -388,7 +388,7 @@ def test_every_outcome_of_a_leg_has_its_word(shared: Store) -> None:
 
 
 def test_the_worker_s_own_spans(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans that a real worker kept in the record: with the ledger's state of an effect, a review where it was asked."""
+    """Spans that a real worker kept: with the ledger's state of an effect, and a review where it was asked."""
     monkeypatch.setenv("EVERSTEP_TRACES", "record")
     graph = chain(one, pushes, asks)
     job, _ = shared.enqueue("graph", {"log": []})
