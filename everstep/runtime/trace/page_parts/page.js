@@ -2,7 +2,7 @@
 (() => {
   const trace = JSON.parse(document.getElementById("trace").textContent);
   const byId = (id) => document.getElementById(id);
-  const PAUSE_FROM = 0.08, PAUSE_SHOWN = 0.05, UNFOLDED_UP_TO = 400;
+  const PAUSE_FROM = 0.08, PAUSE_SHOWN = 0.05, UNFOLDED_UP_TO = 400, TICK = 76;
 
   // ---- words
 
@@ -144,7 +144,9 @@
     fold.style.marginLeft = `${(entry.level - 1) * 14}px`;
     fold.setAttribute("aria-hidden", "true");
     const mark = node.status === "error" ? "✗ " : node.status === "warning" ? "! " : "";
-    const more = [node.kind === "leg" ? (node.facts || {}).worker : "", used(node.use), node.detail].filter(Boolean).join("  ·  ");
+    const worker = node.kind === "leg" ? (node.facts || {}).worker : "";
+    const told = entry.own ? [node.detail, used(node.use), worker] : [worker, used(node.use), node.detail];
+    const more = told.filter(Boolean).join("  ·  ");
     label.append(fold, make("span", "text", mark + node.name), make("span", "more", more));
     label.title = [node.name, more].filter(Boolean).join("\n").slice(0, 600);
     const duration = node.start === undefined || (node.end === undefined && node.status !== "open") ? undefined : end(node) - node.start;
@@ -162,14 +164,15 @@
   const axis = (x) => {
     const ticks = byId("ticks");
     ticks.replaceChildren();
+    const room = (TICK / (ticks.clientWidth || 600)) * 100;
     let free = -1;
     const tick = (ms, text, name) => {
       const left = x(ms);
-      if (left < free || left < 0 || left > 94) return;
+      if (left < free || left < 0 || left > 100 - room * 0.6) return;
       const element = make("span", name, text);
       element.style.left = `${left}%`;
       ticks.append(element);
-      free = left + 9;
+      free = left + room;
     };
     for (const piece of pieces) {
       const from = Math.max(piece.from, shown[0]), to = Math.min(piece.to, shown[1]);
@@ -201,13 +204,13 @@
     if (chosen && chosen.row) chosen.row.setAttribute("aria-selected", "true");
   };
 
-  const focusOn = (entry) => {
+  const focusOn = (entry, block = "nearest") => {
     if (!entry || !entry.row) return;
     if (current && current.row) current.row.tabIndex = -1;
     current = entry;
     entry.row.tabIndex = 0;
     entry.row.focus({ preventScroll: true });
-    entry.row.scrollIntoView({ block: "nearest" });
+    entry.row.scrollIntoView({ block });
     if (!details.hidden) choose(entry);
   };
 
@@ -245,9 +248,11 @@
     if (node.detail) details.append(make("p", `said ${node.status}`, node.detail));
     if (node.resume) details.append(make("h3", "", "Next"), make("code", "command", node.resume));
     details.append(make("h3", "", "Facts"), list);
-    if (node.stack) details.append(make("h3", "", "Where it was raised"), make("pre", "", node.stack));
+    const stack = make("pre", "", node.stack);
+    if (node.stack) details.append(make("h3", "", "Where it was raised"), stack);
     details.append(zoom);
     details.hidden = false;
+    if (node.stack && node.stack.startsWith("Traceback")) stack.scrollTop = stack.scrollHeight;
   };
   const hide = () => {
     details.hidden = true;
@@ -305,7 +310,7 @@
     const from = current ? drawn.indexOf(current) : -1;
     const next = wrong.find((entry) => drawn.indexOf(entry) > from) || wrong[0];
     if (!next) return;
-    focusOn(next);
+    focusOn(next, "center");
     choose(next);
   };
   document.addEventListener("keydown", (event) => {
