@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.types.json import Jsonb
 
-from everstep.checkpoints.saver import INTERRUPT, RESUME, Fence, Recorder, Statement, StepSaver
-from everstep.checkpoints.threads import needed
+from everstep.checkpoints.fence import Fence
+from everstep.checkpoints.history import CHUNKS, NewChunk
+from everstep.checkpoints.recorder import Place, Recorder, Statement
+from everstep.checkpoints.saver import INTERRUPT, RESUME, StepSaver
+from everstep.checkpoints.threads import lines, needed
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -40,10 +43,11 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
     """See `StepSaver`."""
 
     recorder_class = _Recorder
+    stores_what_changed = True
 
-    def __init__(self, store: Store, fence: Fence | None = None) -> None:
+    def __init__(self, store: Store, fence: Fence | None = None, *, full_lists: bool = False) -> None:
         PostgresSaver.__init__(self, store.checkpoint_reader)
-        StepSaver.__init__(self, store, fence)
+        StepSaver.__init__(self, store, fence, full_lists=full_lists)
 
     @contextmanager
     def _cursor(self, *, pipeline: bool = False) -> Generator[Any]:
@@ -57,6 +61,32 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
     def _rows(self, sql: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
         with self._cursor() as cursor:
             return cursor.execute(sql, parameters).fetchall()
+
+    def chunks_of(self, place: Place, line: tuple[str, int]) -> Sequence[Any]:
+        """See `ChunkTable`."""
+        rows = self._rows(
+            "SELECT type, blob FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s"
+            " AND checkpoint_id = %s AND task_id = %s AND idx < %s ORDER BY idx",
+            (*place, CHUNKS, *line),
+        )
+        return [(row["type"], row["blob"]) for row in rows]
+
+    def storing(self, place: Place, new: NewChunk) -> Statement:
+        """See `ChunkTable`."""
+        return (
+            "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+            (*place, CHUNKS, *new),
+        )
+
+    def counting(self, place: Place, chunks: Sequence[tuple[str, int]]) -> Statement:
+        """See `ChunkTable`."""
+        rows = ", ".join(["(%s, %s)"] * len(chunks))
+        return (
+            "SELECT count(*) FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
+            f" AND (task_id, idx) IN ({rows})",
+            (*place, CHUNKS, *(part for chunk in chunks for part in chunk)),
+        )
 
     def _answers(self, thread_id: str) -> Sequence[Any]:
         rows = self._rows(
@@ -102,9 +132,22 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
                 (
                     f"DELETE FROM {table} WHERE thread_id = %s AND checkpoint_ns = %s"
                     " AND checkpoint_id < %s AND checkpoint_id <> ALL(%s)",
-                    (thread_id, namespace, max(kept), kept),
+                    (thread_id, namespace, max(kept), [*kept, CHUNKS]),
                 )
                 for table in ("checkpoints", "checkpoint_writes")
             ]
+            stored = self._rows(
+                "SELECT DISTINCT task_id FROM checkpoint_writes"
+                " WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s",
+                (thread_id, namespace, CHUNKS),
+            )
+            unneeded = {row["task_id"] for row in stored} - lines(self, thread_id, namespace, kept)
+            statements.append(
+                (
+                    "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
+                    " AND task_id = ANY(%s)",
+                    (thread_id, namespace, CHUNKS, sorted(unneeded)),
+                )
+            )
             statements.append((_UNREFERENCED, (thread_id, namespace)))
         return statements

@@ -3,8 +3,8 @@
 The stock saver of the database does all checkpoint SQL. Its cursor is replaced: what it writes is recorded in the
 caller's thread (so values are serialised before anything can change them) and then run by the record's single writer,
 in one transaction with the check that the claim still holds and with the job's progress. What it reads uses a
-connection of its own. So a stock `SqliteSaver` or `PostgresSaver` can read every thread of a record, and a write by a
-worker that lost its claim changes nothing.
+connection of its own. So a write by a worker that lost its claim changes nothing. Long lists are stored by their growth
+(`history`); threads without one can be read by a stock `SqliteSaver` or `PostgresSaver`, which refuses the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -29,13 +29,14 @@ from sqlalchemy import Connection
 
 from everstep import crash
 from everstep.checkpoints import claims, jobs, payload, serialization
+from everstep.checkpoints.fence import Fence
+from everstep.checkpoints.history import Grown, HistoryGone, NewChunk, StepSerializer
+from everstep.checkpoints.long_lists import LongLists, Shortened
+from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, size_of
 from everstep.observability import metric_names
-from everstep.observability.measures import Measures
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
-
-T = TypeVar("T")
 
 logger = logging.getLogger("everstep.state")
 
@@ -43,100 +44,6 @@ INTERRUPT, RESUME, ERROR = "__interrupt__", "__resume__", "__error__"
 CONTROL = frozenset({INTERRUPT, RESUME, ERROR, "__error_source_node__"})
 """Channels that tell what happened to a task, not what it produced."""
 _NEXT_NODE = "branch:to:"
-
-
-class Fence(Protocol):
-    """The claim a saver writes under."""
-
-    job_id: int
-    claim_no: int
-
-    @property
-    def blocked(self) -> BaseException | None:
-        """Why this run must not write any more, if it must not."""
-        ...
-
-    def block(self, reason: BaseException) -> None:
-        """Refuse every later write."""
-        ...
-
-    def end_task(self, task_id: str) -> None:
-        """A task's output is about to be stored; raises if something it began is still under way."""
-        ...
-
-    def write(
-        self,
-        operation: Callable[[Connection], T],
-        *,
-        patient: bool = False,
-        task_id: str | None = None,
-        graph_ns: str | None = None,
-    ) -> Future[T]:
-        """Queue a write of this run, and what goes along with it (see `SpanWriter.submit`)."""
-        ...
-
-    def refused(self, reason: BaseException) -> None:
-        """A write was refused."""
-        ...
-
-    @property
-    def measures(self) -> Measures:
-        """What the process measures."""
-        ...
-
-    @property
-    def graph(self) -> str:
-        """Name of the job's graph, for measures."""
-        ...
-
-    @property
-    def progress(self) -> Callable[[], dict[str, Any]]:
-        """Further columns of the job to keep current with each step."""
-        ...
-
-    @property
-    def stepped(self) -> Callable[[Connection], None]:
-        """Told of each checkpoint in its transaction."""
-        ...
-
-    @property
-    def committed(self) -> Callable[[str, str], None]:
-        """Told of each checkpoint that is stored: its id and namespace."""
-        ...
-
-
-Statement = tuple[str, Any]
-"""SQL, and its parameters: a tuple, or a list of tuples to run it once for each."""
-
-
-Place = tuple[str, str]
-"""A thread and a namespace in it."""
-
-
-def _place(config: RunnableConfig) -> Place:
-    configurable = config.get("configurable", {})
-    return str(configurable["thread_id"]), str(configurable.get("checkpoint_ns", ""))
-
-
-class Recorder:
-    """Stands in for the stock saver's cursor and keeps what it wants to run."""
-
-    def __init__(self) -> None:
-        self.statements: list[Statement] = []
-
-    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Keep a statement."""
-        self.statements.append((sql, tuple(parameters)))
-
-    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
-        """Keep a statement that is run for each of the parameters."""
-        self.statements.append((sql, [tuple(row) for row in parameters]))
-
-
-def _size(statements: Iterable[Statement]) -> int:
-    """Bytes of the values that statements store."""
-    rows = (row for _, given in statements for row in (given if isinstance(given, list) else [given]))
-    return sum(len(value) for row in rows for value in row if isinstance(value, bytes))
 
 
 def _without_secrets(error: Any) -> Any:
@@ -152,9 +59,10 @@ class StepSaver(BaseCheckpointSaver[str]):
     Args:
         store: The record.
         fence: The claim to write under; without one (tools, tests, other threads of work) writes are not fenced.
+        full_lists: Store every list whole in each checkpoint, as a stock saver does, which can read them then.
     """
 
-    def __new__(cls, store: Store, fence: Fence | None = None) -> StepSaver:
+    def __new__(cls, store: Store, fence: Fence | None = None, *, full_lists: bool = False) -> StepSaver:
         """The saver of the store's database; of a subclass, one that is both."""
         ours = store.saver_class
         if cls is StepSaver:
@@ -162,8 +70,15 @@ class StepSaver(BaseCheckpointSaver[str]):
         return object.__new__(cls if issubclass(cls, ours) else type(cls.__name__, (cls, ours), {}))
 
     recorder_class = Recorder
+    stores_what_changed = False
+    """Whether the stock saver stores the values of those channels alone whose version is new."""
 
-    def __init__(self, store: Store, fence: Fence | None = None) -> None:  # the stock saver's was called
+    def __init__(
+        self, store: Store, fence: Fence | None = None, *, full_lists: bool = False
+    ) -> None:  # the stock saver's was called
+        self.serde = StepSerializer()
+        self._lists = LongLists(self)
+        self._full_lists = full_lists
         self._store = store
         self._fence = fence
         self._recording = threading.local()
@@ -190,6 +105,18 @@ class StepSaver(BaseCheckpointSaver[str]):
     def _pruning(self, thread_id: str) -> list[Statement]:
         raise NotImplementedError
 
+    def chunks_of(self, place: Place, line: tuple[str, int]) -> Sequence[tuple[str, bytes]]:
+        """See `ChunkTable`."""
+        raise NotImplementedError
+
+    def storing(self, place: Place, new: NewChunk) -> Statement:
+        """See `ChunkTable`."""
+        raise NotImplementedError
+
+    def counting(self, place: Place, chunks: Sequence[tuple[str, int]]) -> Statement:
+        """See `ChunkTable`."""
+        raise NotImplementedError
+
     # ---- writing
 
     def put(
@@ -205,9 +132,13 @@ class StepSaver(BaseCheckpointSaver[str]):
             LostClaim: The claim is no longer the job's; nothing was written.
             StateNotSerializable: A channel holds a value that cannot be stored.
         """
-        saved, future = self._put(config, checkpoint, metadata, new_versions)
-        future.result()
-        return self._after_put(saved)
+        saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
+        try:
+            future.result()
+        except HistoryGone:  # what it went on from was deleted; nothing is known of that any more, so now it is whole
+            saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
+            future.result()
+        return self._after_put(saved, shortened)
 
     async def aput(
         self,
@@ -217,11 +148,16 @@ class StepSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`."""
-        saved, future = self._put(config, checkpoint, metadata, new_versions)
-        await asyncio.wrap_future(future)
-        return self._after_put(saved)
+        saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
+        try:
+            await asyncio.wrap_future(future)
+        except HistoryGone:
+            saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
+            await asyncio.wrap_future(future)
+        return self._after_put(saved, shortened)
 
-    def _after_put(self, saved: RunnableConfig) -> RunnableConfig:
+    def _after_put(self, saved: RunnableConfig, shortened: Shortened) -> RunnableConfig:
+        self._lists.stored(place_of(saved), shortened)
         crash.point("checkpoint.after_put")
         if self._fence is not None:
             configurable = saved.get("configurable", {})
@@ -234,7 +170,7 @@ class StepSaver(BaseCheckpointSaver[str]):
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-    ) -> tuple[RunnableConfig, Future[None]]:
+    ) -> tuple[RunnableConfig, Shortened, Future[None]]:
         crash.point("checkpoint.before_put")
         values = checkpoint["channel_values"]
         first = {name: values[name] for name in new_versions if name in values and name not in self._seen}
@@ -245,10 +181,23 @@ class StepSaver(BaseCheckpointSaver[str]):
             updated = checkpoint.get("updated_channels") or ()
             nodes = [name.removeprefix(_NEXT_NODE) for name in updated if name.startswith(_NEXT_NODE)]
             progress = {"step": max(metadata.get("step", 0), 0), "node": ", ".join(nodes) or None}
-        saved, statements = self._record(
-            lambda: super(StepSaver, self).put(config, checkpoint, metadata, new_versions), values
-        )
-        return saved, self._submit(statements, progress, place=_place(config), is_step=True)
+
+        def write() -> tuple[RunnableConfig, Shortened]:
+            shortened = self._shorten(config, checkpoint, new_versions)
+            return super(StepSaver, self).put(config, shortened.checkpoint, metadata, new_versions), shortened
+
+        (saved, shortened), statements = self._record(write, values)
+        statements += shortened.statements
+        future = self._submit(statements, progress, place=place_of(config), check=shortened.check, is_step=True)
+        return saved, shortened, future
+
+    def _shorten(self, config: RunnableConfig, checkpoint: Checkpoint, new_versions: ChannelVersions) -> Shortened:
+        if self._full_lists or not isinstance(self.serde, StepSerializer):
+            return Shortened(checkpoint)
+        values = checkpoint["channel_values"]
+        stored = [name for name in values if name in new_versions] if self.stores_what_changed else list(values)
+        parent = config.get("configurable", {}).get("checkpoint_id")
+        return self._lists.shorten(self.serde, place_of(config), parent, checkpoint, stored)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -294,7 +243,7 @@ class StepSaver(BaseCheckpointSaver[str]):
         )
         patient = not any(channel in CONTROL for channel, _ in writes) and not crash.armed("writes.after_put")
         progress = {"progressed": any(channel not in CONTROL for channel, _ in writes)}
-        future = self._submit(statements, progress, place=_place(config), task_id=task_id, patient=patient)
+        future = self._submit(statements, progress, place=place_of(config), task_id=task_id, patient=patient)
         return None if patient else future
 
     def delete_thread(self, thread_id: str) -> None:
@@ -370,13 +319,14 @@ class StepSaver(BaseCheckpointSaver[str]):
         progress: dict[str, Any] | None,
         *,
         place: Place | None = None,
+        check: Callable[[Connection], None] | None = None,
         is_step: bool = False,
         task_id: str | None = None,
         patient: bool = False,
     ) -> Future[None]:
         fence, now = self._fence, self._store.clock.now_ms()
         if fence is not None and fence.measures.is_on:
-            fence.measures.add(metric_names.CHECKPOINT_SIZE, _size(statements), fence.graph)
+            fence.measures.add(metric_names.CHECKPOINT_SIZE, size_of(statements), fence.graph)
 
         def operation(connection: Connection) -> None:
             if place in self._unwritten:
@@ -399,6 +349,8 @@ class StepSaver(BaseCheckpointSaver[str]):
                     raise
                 if is_step:
                     fence.stepped(connection)
+            if check is not None:
+                check(connection)
             for sql, parameters in statements:
                 connection.exec_driver_sql(sql, parameters)
 
@@ -448,7 +400,10 @@ class StepSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointTuple]:
         """List checkpoints, newest first; read to the end before the first is yielded, so that no read stays open."""
         self._store.settle()
-        return iter([*super().list(config, filter=filter, before=before, limit=limit)])
+        found = [*super().list(config, filter=filter, before=before, limit=limit)]
+        for each in found:
+            self._lists.restore(self.serde, each)
+        return iter(found)
 
     async def alist(
         self,
@@ -465,7 +420,16 @@ class StepSaver(BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest, with what is stored of its tasks."""
         self._store.settle()
-        return super().get_tuple(config)
+        found = super().get_tuple(config)
+        if found is not None:
+            self._lists.restore(self.serde, found, remember=True)
+        return found
+
+    def lines_of(self, config: RunnableConfig) -> set[str]:
+        """The lines that lists of a checkpoint consist of."""
+        found = super().get_tuple(config)
+        values = found.checkpoint["channel_values"].values() if found is not None else ()
+        return {line for value in values if isinstance(value, Grown) for line, _ in value.lines}
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
@@ -476,7 +440,12 @@ class StepSaver(BaseCheckpointSaver[str]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """What a `DeltaChannel` is rebuilt from."""
         self._store.settle()
-        return super().get_delta_channel_history(config=config, channels=channels)
+        found = super().get_delta_channel_history(config=config, channels=channels)
+        for each in found.values():
+            seed = each.get("seed")
+            if isinstance(seed, Grown):  # it was a plain list then
+                each["seed"], _ = self._lists.read(self.serde, place_of(config), seed)
+        return found
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from everstep.checkpoints.saver import INTERRUPT, RESUME, Fence, Statement, StepSaver
+from everstep.checkpoints.fence import Fence
+from everstep.checkpoints.history import CHUNKS, NewChunk
+from everstep.checkpoints.recorder import Place, Statement
+from everstep.checkpoints.saver import INTERRUPT, RESUME, StepSaver
 from everstep.checkpoints.sqlite import SqliteReader
-from everstep.checkpoints.threads import needed
+from everstep.checkpoints.threads import lines, needed
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -24,12 +27,12 @@ _COLUMNS = {
 class SqliteStepSaver(StepSaver, SqliteSaver):
     """See `StepSaver`."""
 
-    def __init__(self, store: Store, fence: Fence | None = None) -> None:
+    def __init__(self, store: Store, fence: Fence | None = None, *, full_lists: bool = False) -> None:
         reader: SqliteReader = store.checkpoint_reader
         SqliteSaver.__init__(self, reader.connection)
         self.lock = reader.lock
         self.is_setup = True
-        StepSaver.__init__(self, store, fence)
+        StepSaver.__init__(self, store, fence, full_lists=full_lists)
 
     @contextmanager
     def cursor(self, transaction: bool = True) -> Generator[Any]:
@@ -39,6 +42,32 @@ class SqliteStepSaver(StepSaver, SqliteSaver):
         else:
             with super().cursor(transaction=False) as cursor:
                 yield cursor
+
+    def chunks_of(self, place: Place, line: tuple[str, int]) -> Sequence[Any]:
+        """See `ChunkTable`."""
+        with self.cursor(transaction=False) as cursor:
+            return cursor.execute(
+                "SELECT type, value FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+                " AND task_id = ? AND idx < ? ORDER BY idx",
+                (*place, CHUNKS, *line),
+            ).fetchall()
+
+    def storing(self, place: Place, new: NewChunk) -> Statement:
+        """See `ChunkTable`."""
+        return (
+            "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (*place, CHUNKS, *new),
+        )
+
+    def counting(self, place: Place, chunks: Sequence[tuple[str, int]]) -> Statement:
+        """See `ChunkTable`."""
+        rows = ", ".join(["(?, ?)"] * len(chunks))
+        return (
+            "SELECT count(*) FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+            f" AND (task_id, idx) IN (VALUES {rows})",
+            (*place, CHUNKS, *(part for chunk in chunks for part in chunk)),
+        )
 
     def _answers(self, thread_id: str) -> Sequence[Any]:
         with self.cursor(transaction=False) as cursor:
@@ -76,13 +105,29 @@ class SqliteStepSaver(StepSaver, SqliteSaver):
         for (namespace,) in namespaces:
             # Ids grow with time: what was stored since the look is newer than all it kept, and stays.
             kept = needed(self, thread_id, namespace)
-            marks = ", ".join("?" * len(kept))
+            marks = ", ".join("?" * (len(kept) + 1))
             statements += [
                 (
                     f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?"
                     f" AND checkpoint_id < ? AND checkpoint_id NOT IN ({marks})",
-                    (thread_id, namespace, max(kept), *kept),
+                    (thread_id, namespace, max(kept), CHUNKS, *kept),
                 )
                 for table in _COLUMNS
             ]
+            statements += [
+                (
+                    "DELETE FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+                    " AND task_id = ?",
+                    (thread_id, namespace, CHUNKS, line),
+                )
+                for line in sorted(self._lines(thread_id, namespace) - lines(self, thread_id, namespace, kept))
+            ]
         return statements
+
+    def _lines(self, thread_id: str, namespace: str) -> set[str]:
+        with self.cursor(transaction=False) as cursor:
+            found = cursor.execute(
+                "SELECT DISTINCT task_id FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+                (thread_id, namespace, CHUNKS),
+            ).fetchall()
+        return {line for (line,) in found}

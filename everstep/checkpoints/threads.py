@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from langgraph.checkpoint.base import BaseCheckpointSaver
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.saver import StepSaver
 
 
 def needed(saver: BaseCheckpointSaver[str], thread_id: str, namespace: str) -> list[str]:
@@ -17,3 +23,9 @@ def needed(saver: BaseCheckpointSaver[str], thread_id: str, namespace: str) -> l
         waiting -= set(current.checkpoint["channel_values"])
         current = saver.get_tuple(current.parent_config) if waiting and current.parent_config else None
     return kept
+
+
+def lines(saver: StepSaver, thread_id: str, namespace: str, checkpoints: Iterable[str]) -> set[str]:
+    """The lines that the lists of these checkpoints consist of."""
+    places = [{"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": each_id} for each_id in checkpoints]
+    return {line for place in places for line in saver.lines_of({"configurable": place})}

@@ -1,0 +1,282 @@
+"""Long lists by their growth: a list of a checkpoint is stored as what it has more than its predecessor's.
+
+LangGraph gives the saver the whole list with each checkpoint, so a conversation of n messages would be stored n times.
+A list is kept in chunks instead. Chunks are never changed; they stand in lines, each with one writer, as rows of
+LangGraph's own table of writes under the checkpoint id `history`, which no checkpoint has. A checkpoint holds in place
+of the list which chunks it consists of (`Grown`). A line grows by one chunk a step; where a list is not what it was (a
+message replaced or removed, a branch), what is equal up to there is kept, and a new line begins.
+
+Whether a list only grew is decided by content, not by identity: a node may change an item, or the list, in place. The
+content of messages and plain JSON is compared as the bytes of `marshal`, which costs a tenth of storing them; that of
+anything else as the bytes that would be stored. So equal bytes mean that the same would be read back.
+"""
+
+from __future__ import annotations
+
+import functools
+import marshal
+import threading
+import uuid
+import zlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import ormsgpack
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from everstep.checkpoints.serialization import is_exact
+
+CHUNKS = "history"
+"""The checkpoint id that chunks stand under."""
+SMALLEST = 2048
+"""Lists whose content has fewer bytes stay in their checkpoint: a row of its own would cost more."""
+MOST_LINES = 8
+"""A list that is spread over more lines is written anew."""
+MOST_KNOWN = 128 * 1024 * 1024
+"""Bytes of content that a saver remembers, of all threads."""
+
+LIST, CHECKPOINT, PACKED = "everstep-list", "everstep-checkpoint", "everstep-checkpoint-zlib"
+"""Types that a stock saver does not know: it refuses such a value instead of taking the list for empty."""
+_PACKED_UP_TO = 64 * 1024
+
+Place = tuple[str, str]
+"""A thread and a namespace in it."""
+
+
+class HistoryGone(Exception):
+    """Chunks are no longer there: somebody deleted or pruned the thread."""
+
+
+Line = tuple[str, int]
+"""A line's id, and a number of chunks from its beginning."""
+
+
+class NewChunk(NamedTuple):
+    """A chunk to be stored: the line it stands in and its number there, from 0; its value, and that's type."""
+
+    line: str
+    number: int
+    channel: str
+    kind: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Stands in a checkpoint for a list.
+
+    Attributes:
+        lines: The lines it consists of, one after the other, and how many chunks of each, from its beginning.
+        items: How many items it has.
+    """
+
+    lines: tuple[Line, ...]
+    items: int
+
+
+@dataclass
+class Known:
+    """A list whose chunks are stored.
+
+    Attributes:
+        lines: What it consists of.
+        items: How many items it has up to the end of each chunk.
+        ends: How many bytes of content up to the end of each chunk.
+        content: Its content.
+        exact: Which items are compared as what they are, not as what would be stored.
+        own: Whether its last line is this saver's to go on with.
+    """
+
+    lines: list[Line] = field(default_factory=list[Line])
+    items: list[int] = field(default_factory=list[int])
+    ends: list[int] = field(default_factory=list[int])
+    content: bytes = b""
+    exact: list[bool] = field(default_factory=list[bool])
+    own: bool = False
+
+
+class StepSerializer(JsonPlusSerializer):
+    """LangGraph's serializer, which also knows checkpoints with lists that are stored elsewhere."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """As the stock serializer; `Grown`, and a checkpoint with such values, as types of their own."""
+        if type(obj) is Grown:
+            return LIST, ormsgpack.packb([obj.lines, obj.items])
+        if type(obj) is dict and type(values := cast("dict[str, Any]", obj).get("channel_values")) is dict:
+            lists = {
+                name: [value.lines, value.items]
+                for name, value in cast("dict[str, Any]", values).items()
+                if type(value) is Grown
+            }
+            if lists:
+                _, data = super().dumps_typed([{**obj, "channel_values": {**values, **dict.fromkeys(lists)}}, lists])
+                return (CHECKPOINT, data) if len(data) > _PACKED_UP_TO else (PACKED, zlib.compress(data, 1))
+        return super().dumps_typed(obj)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """The reverse."""
+        kind, content = data
+        if kind == LIST:
+            return _grown(ormsgpack.unpackb(content))
+        if kind in (CHECKPOINT, PACKED):
+            content = zlib.decompress(content) if kind == PACKED else content
+            checkpoint, lists = super().loads_typed(("msgpack", content))
+            checkpoint["channel_values"].update({name: _grown(given) for name, given in lists.items()})
+            return checkpoint
+        return super().loads_typed(data)
+
+
+def _grown(given: Any) -> Grown:
+    lines, items = given
+    return Grown(tuple((line, count) for line, count in lines), items)
+
+
+@functools.cache
+def _messages() -> dict[type, int]:
+    """The classes whose stored form depends on nothing but their class and fields."""
+    from langchain_core import messages
+
+    names = ("Human", "AI", "System", "Tool", "Function", "Chat")
+    classes = [getattr(messages, f"{name}Message{end}") for name in names for end in ("", "Chunk")]
+    return {each: number for number, each in enumerate([*classes, messages.RemoveMessage])}
+
+
+def _is_exact(item: Any) -> bool:
+    if type(item) in _messages():
+        return is_exact(vars(item)) and is_exact(item.__pydantic_extra__)
+    return is_exact(item)
+
+
+def content_of(serializer: SerializerProtocol, items: Sequence[Any], exact: Sequence[bool]) -> bytes:
+    """Bytes that are equal only if what would be read back is; those of a beginning are a beginning of them.
+
+    Raises:
+        ValueError: An item that should be exact is not even plain.
+    """
+    known = _messages()
+    parts: list[Any] = []
+    for item, is_plain in zip(items, exact, strict=True):
+        kind = cast("type[Any]", type(item))
+        if not is_plain:
+            parts.append((..., -1, *serializer.dumps_typed(item)))
+        elif (number := known.get(kind)) is None:
+            parts.append(item)
+        else:
+            parts.append((..., number, vars(item), item.__pydantic_extra__))
+    return marshal.dumps(parts, 0)[5:]  # version 0 depends on the values alone; without the list's length
+
+
+def known_of(serializer: SerializerProtocol, lines: Sequence[Line], chunks: Sequence[Sequence[Any]]) -> Known:
+    """A list as it was read, chunk by chunk."""
+    known = Known(list(lines))
+    content: list[bytes] = []
+    for items in chunks:
+        exact = [_is_exact(item) for item in items]
+        content.append(content_of(serializer, items, exact))
+        known.exact += exact
+        known.items.append(len(known.exact))
+        known.ends.append((known.ends[-1] if known.ends else 0) + len(content[-1]))
+    known.content = b"".join(content)
+    return known
+
+
+def grow(
+    serializer: SerializerProtocol, channel: str, known: Known, value: list[Any]
+) -> tuple[Grown, NewChunk | None] | None:
+    """How to store a list after the one that is stored.
+
+    Args:
+        serializer: Makes the stored form of items.
+        channel: The channel it is the value of.
+        known: What is stored of the list before it; changed to what is stored when the chunk is.
+        value: The list.
+
+    Returns:
+        What stands for the list, and the chunk to store, if it needs one; None if it stays in its checkpoint.
+    """
+    kept, exact, content = _compare(serializer, known, value)
+    if len(content) < SMALLEST:
+        return None
+    known.own = known.own and kept == len(known.items)
+    if not known.own and len(known.lines) >= MOST_LINES:
+        kept = 0
+    del known.items[kept:], known.ends[kept:]
+    known.lines, known.exact, known.content = _beginning(known.lines, kept), exact, content
+    rest = value[known.items[-1] if kept else 0 :]
+    if not rest:
+        return Grown(tuple(known.lines), len(value)), None
+    if not known.own:
+        known.lines.append((str(uuid.uuid4()), 0))
+    line, number = known.lines.pop()
+    new = NewChunk(line, number, channel, *serializer.dumps_typed(rest))
+    known.lines.append((line, number + 1))
+    known.items.append(len(value))
+    known.ends.append(len(content))
+    known.own = True
+    return Grown(tuple(known.lines), len(value)), new
+
+
+def _beginning(lines: Sequence[Line], chunks: int) -> list[Line]:
+    """The first chunks of what consists of these lines."""
+    found: list[Line] = []
+    for line, count in lines:
+        if chunks <= 0:
+            break
+        found.append((line, min(count, chunks)))
+        chunks -= count
+    return found
+
+
+def _compare(serializer: SerializerProtocol, known: Known, value: list[Any]) -> tuple[int, list[bool], bytes]:
+    """How many of the known chunks begin the list; how its items are compared; its content."""
+    exact = known.exact[: len(value)]
+    exact += [_is_exact(item) for item in value[len(exact) :]]
+    try:
+        content = content_of(serializer, value, exact)
+    except ValueError:  # an item became something else
+        exact = [_is_exact(item) for item in value]
+        content = content_of(serializer, value, exact)
+    if content.startswith(known.content):
+        kept = len(known.items)
+    else:
+        kept = bisect_right(known.ends, 0, key=lambda end: int(content[:end] != known.content[:end]))
+    items, end = (known.items[kept - 1], known.ends[kept - 1]) if kept else (0, 0)
+    if items == len(known.exact):
+        return kept, exact, content
+    exact[items:] = [_is_exact(item) for item in value[items:]]
+    return kept, exact, content[:end] + content_of(serializer, value[items:], exact[items:])
+
+
+class Memory:
+    """What a saver knows of the lists of the checkpoints it stored or read last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[Place, str], dict[str, Known]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def take(self, place: Place, checkpoint_id: str | None) -> Mapping[str, Known]:
+        """What is known of a checkpoint, for whoever stores its first successor: only one may go on with its lines."""
+        with self._lock:
+            found = self._known.pop((place, checkpoint_id or ""), {})
+            self._size -= _size(found)
+            return found
+
+    def keep(self, place: Place, checkpoint_id: str, lists: dict[str, Known], *, read: bool = False) -> None:
+        """Remember a checkpoint that was stored; or read, which tells less."""
+        with self._lock:
+            if not lists or (read and (place, checkpoint_id) in self._known):
+                return
+            self._size += _size(lists) - _size(self._known.get((place, checkpoint_id), {}))
+            self._known[place, checkpoint_id] = lists
+            self._known.move_to_end((place, checkpoint_id))
+            while self._size > MOST_KNOWN:
+                self._size -= _size(self._known.popitem(last=False)[1])
+
+
+def _size(lists: Mapping[str, Known]) -> int:
+    return sum(len(known.content) for known in lists.values())

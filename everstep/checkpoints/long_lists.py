@@ -1,0 +1,155 @@
+"""`LongLists`: between LangGraph's saver, which stores and reads checkpoints, and the chunks their lists are kept in.
+
+Before a checkpoint is stored its long lists are replaced by what stands for them; after it is read they are put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from sqlalchemy import Connection
+
+from everstep.checkpoints import history
+from everstep.checkpoints.history import Grown, HistoryGone, Known, Line, Memory, NewChunk
+from everstep.checkpoints.recorder import Place, Statement, place_of
+from everstep.errors import StoreCorrupt
+
+
+class ChunkTable(Protocol):
+    """The rows of chunks in a database."""
+
+    def chunks_of(self, place: Place, line: Line) -> Sequence[tuple[str, bytes]]:
+        """The first chunks of a line, in order: types and values."""
+        ...
+
+    def storing(self, place: Place, new: NewChunk) -> Statement:
+        """Store a chunk."""
+        ...
+
+    def counting(self, place: Place, chunks: Sequence[Line]) -> Statement:
+        """Count those of these chunks that are there; each by its line and its number."""
+        ...
+
+
+class Shortened:
+    """A checkpoint as it is stored.
+
+    Attributes:
+        checkpoint: What LangGraph's saver stores.
+        statements: What is run besides.
+        lists: What is known of its lists once it is stored.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.statements: list[Statement] = []
+        self.lists: dict[str, Known] = {}
+        self._guard: tuple[Statement, int] | None = None
+
+    def expect(self, count: Statement, expected: int) -> None:
+        """In the transaction, this must count so many."""
+        self._guard = count, expected
+
+    def check(self, connection: Connection) -> None:
+        """Whether what it refers to is still there, under the lock of the transaction.
+
+        Raises:
+            HistoryGone: It is not.
+        """
+        if self._guard is not None:
+            (sql, parameters), expected = self._guard
+            if connection.exec_driver_sql(sql, parameters).scalar_one() != expected:
+                raise HistoryGone
+
+
+class LongLists:
+    """Replaces long lists of checkpoints, and puts them back.
+
+    Args:
+        table: Where chunks are.
+    """
+
+    def __init__(self, table: ChunkTable) -> None:
+        self._table = table
+        self._memory = Memory()
+
+    def shorten(
+        self,
+        serializer: SerializerProtocol,
+        place: Place,
+        parent_id: str | None,
+        checkpoint: Checkpoint,
+        stored_anew: Sequence[str],
+    ) -> Shortened:
+        """Replace a checkpoint's long lists.
+
+        Args:
+            serializer: Makes the stored form of items.
+            place: Where it is put.
+            parent_id: The checkpoint before it.
+            checkpoint: The checkpoint.
+            stored_anew: The channels whose values are stored with it.
+        """
+        values = dict(checkpoint["channel_values"])
+        shortened = Shortened({**checkpoint, "channel_values": values})
+        known = self._memory.take(place, parent_id)
+        expected: list[Line] = []
+        for name, value in values.items():
+            if type(value) is not list or name.startswith("__"):
+                continue
+            if name not in stored_anew:
+                if name in known:
+                    shortened.lists[name] = known[name]
+                continue
+            list_known = known.get(name) or Known()
+            grown = history.grow(serializer, name, list_known, cast("list[Any]", value))
+            if grown is None:
+                continue
+            values[name], new = grown
+            shortened.lists[name] = list_known
+            last = [(line, count - 1) for line, count in grown[0].lines]
+            if new is not None:
+                shortened.statements.append(self._table.storing(place, new))
+                last[-1:] = [(new.line, new.number - 1)] if new.number else []
+            expected += last
+        if expected:
+            shortened.expect(self._table.counting(place, expected), len(expected))
+        return shortened
+
+    def stored(self, place: Place, shortened: Shortened) -> None:
+        """A checkpoint was stored: its successor can go on from it."""
+        self._memory.keep(place, shortened.checkpoint["id"], shortened.lists)
+
+    def restore(self, serializer: SerializerProtocol, found: CheckpointTuple, *, remember: bool = False) -> None:
+        """Put the lists back into a checkpoint that was read.
+
+        Raises:
+            StoreCorrupt: Parts of them are missing.
+        """
+        values, lists = found.checkpoint["channel_values"], dict[str, Known]()
+        place = place_of(found.config)
+        for name, value in values.items():
+            if isinstance(value, Grown):
+                values[name], chunks = self.read(serializer, place, value)
+                if remember:
+                    lists[name] = history.known_of(serializer, value.lines, chunks)
+        self._memory.keep(place, found.checkpoint["id"], lists, read=True)
+
+    def read(self, serializer: SerializerProtocol, place: Place, grown: Grown) -> tuple[list[Any], list[list[Any]]]:
+        """A list, and its chunks.
+
+        Raises:
+            StoreCorrupt: Parts of it are missing.
+        """
+        rows = [row for line in grown.lines for row in self._table.chunks_of(place, line)]
+        chunks: list[list[Any]] = [serializer.loads_typed((kind, value)) for kind, value in rows]
+        whole = [item for chunk in chunks for item in chunk]
+        if len(rows) != sum(count for _, count in grown.lines) or len(whole) != grown.items:
+            raise StoreCorrupt(
+                f"thread {place[0]}: {len(whole)} of {grown.items} items of a list are there",
+                next_step="if the thread was pruned or deleted meanwhile, read it again; else restore a backup",
+            )
+        return whole, chunks
