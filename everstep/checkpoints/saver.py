@@ -44,6 +44,7 @@ INTERRUPT, RESUME, ERROR = "__interrupt__", "__resume__", "__error__"
 CONTROL = frozenset({INTERRUPT, RESUME, ERROR, "__error_source_node__"})
 """Channels that tell what happened to a task, not what it produced."""
 _NEXT_NODE = "branch:to:"
+_KEPT = frozenset("thread_id checkpoint_ns checkpoint_id checkpoint_map run_id everstep_job everstep_leg".split())
 
 
 def _without_secrets(error: Any) -> Any:
@@ -51,6 +52,15 @@ def _without_secrets(error: Any) -> Any:
     text = repr(error)
     clean = payload.without_secrets(text)
     return error if clean == text else clean
+
+
+def _without_configuration(config: RunnableConfig) -> RunnableConfig:
+    """A run's config without what its graph is configured with: the stock saver copies texts into the metadata."""
+    configurable, metadata = (
+        {name: value for name, value in config.get(part, {}).items() if name in _KEPT or name.startswith("__")}
+        for part in ("configurable", "metadata")
+    )
+    return {**config, "configurable": configurable, "metadata": metadata}
 
 
 class StepSaver(BaseCheckpointSaver[str]):
@@ -184,7 +194,8 @@ class StepSaver(BaseCheckpointSaver[str]):
 
         def write() -> tuple[RunnableConfig, Shortened]:
             shortened = self._shorten(config, checkpoint, new_versions)
-            return super(StepSaver, self).put(config, shortened.checkpoint, metadata, new_versions), shortened
+            plain = config if self._fence is None else _without_configuration(config)
+            return super(StepSaver, self).put(plain, shortened.checkpoint, metadata, new_versions), shortened
 
         (saved, shortened), statements = self._record(write, values)
         statements += shortened.statements
