@@ -26,7 +26,7 @@ from sqlalchemy import (
     update,
 )
 
-from everstep.checkpoints import jobs, tombstones
+from everstep.checkpoints import jobs, spans, tombstones
 from everstep.checkpoints import services as upstream
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs, metadata, services, upstream_events
@@ -41,7 +41,7 @@ BATCH = 100
 """Most jobs deleted in one transaction, so that nobody who writes waits long."""
 DAY_MS = 86_400_000
 MOST_DAYS = 36_500
-DONE_DAYS, FAILED_DAYS, KEY_DAYS, OUTAGE_DAYS = 30.0, 90.0, 365.0, 90.0
+DONE_DAYS, FAILED_DAYS, KEY_DAYS, OUTAGE_DAYS, SPAN_DAYS = 30.0, 90.0, 365.0, 90.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Rules:
         failed_days: Days a job is kept after it failed, or was cancelled or rejected.
         key_days: Days the key of a deleted job is known after the deletion.
         outage_days: Days it is known that a job met an outage of a service.
-        graph: Only jobs of this graph; keys and outages whose time is over go whatever their graph.
+        span_days: Days a span is kept that waits for no destination; with its job it goes earlier.
+        graph: Only jobs of this graph; keys, outages and spans whose time is over go whatever their graph.
 
     Raises:
         PayloadInvalid: A number of days is out of range.
@@ -63,10 +64,11 @@ class Rules:
     failed_days: float = FAILED_DAYS
     key_days: float = KEY_DAYS
     outage_days: float = OUTAGE_DAYS
+    span_days: float = SPAN_DAYS
     graph: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("done_days", "failed_days", "key_days", "outage_days"):
+        for name in ("done_days", "failed_days", "key_days", "outage_days", "span_days"):
             days: float = getattr(self, name)
             if not 0 <= days <= MOST_DAYS:  # NaN is neither
                 raise PayloadInvalid(f"{name} is {days}", next_step=f"give a number from 0 to {MOST_DAYS}")
@@ -85,12 +87,14 @@ class Pruned:
         kept: Jobs whose time is over but whose parents or children have not ended.
         keys: Tombstones whose time is over.
         outages: Rows of `upstream_events` whose time is over.
+        spans: Spans whose time is over, of jobs that stay.
     """
 
     jobs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDED, 0))
     kept: int = 0
     keys: int = 0
     outages: int = 0
+    spans: int = 0
 
     def add(self, deleted: Sequence[Job], candidates: int) -> None:
         """Count a batch."""
@@ -127,6 +131,10 @@ def prune(
             progress(pruned)
     met_before = now - int(rules.outage_days * DAY_MS)
     outages = store.read(partial(upstream.old_events, before=met_before))
+    began_before = now - int(rules.span_days * DAY_MS)
+    pruned.spans = _prune_spans(store, began_before, dry_run=True)
+    if pruned.spans and not dry_run:
+        pruned.spans = _prune_spans(store, began_before, dry_run=False)
     if dry_run:
         pruned.keys, pruned.outages = store.read(partial(tombstones.expired, now=now)), outages
         return pruned
@@ -138,6 +146,17 @@ def prune(
         pruned.keys += forgotten
         if progress is not None:
             progress(pruned)
+    return pruned
+
+
+def _prune_spans(store: Store, before: int, *, dry_run: bool) -> int:
+    """Delete, or count, old spans that are delivered; how many."""
+    last: int | None = 0
+    pruned = 0
+    while last is not None:
+        part = partial(spans.prune, before_ns=before * 1_000_000, after=last, dry_run=dry_run)
+        number, last = store.read(part) if dry_run else store.write(part).result()
+        pruned += number
     return pruned
 
 

@@ -23,6 +23,7 @@ days = click.FloatRange(min=0)
 @click.option("--failed-days", type=days, help="Keep failed jobs this many days; from everstep.toml, or 90.")
 @click.option("--key-days", type=days, help="Know the keys of deleted jobs this many days; from everstep.toml, or 365.")
 @click.option("--outage-days", type=days, help="Know what services were out this many days; from everstep.toml, or 90.")
+@click.option("--span-days", type=days, help="Keep delivered spans this many days; from everstep.toml, or 30.")
 @click.option("--graph", metavar="NAME", help="Only jobs of this graph.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be deleted.")
 @click.option("--vacuum", is_flag=True, help="Then give the room back to the disk; nobody can write meanwhile.")
@@ -35,6 +36,7 @@ def prune(
     failed_days: float | None,
     key_days: float | None,
     outage_days: float | None,
+    span_days: float | None,
     graph: str | None,
     dry_run: bool,
     vacuum: bool,
@@ -63,6 +65,7 @@ def prune(
         failed_days=configured.failed_days if failed_days is None else failed_days,
         key_days=configured.key_days if key_days is None else key_days,
         outage_days=configured.outage_days if outage_days is None else outage_days,
+        span_days=configured.span_days if span_days is None else span_days,
         graph=graph,
     )
     with opened(store_url) as store:
@@ -72,8 +75,9 @@ def prune(
         before = space.measure(store)
         done, emptied = planned, False
         if not dry_run:
-            if any((*planned.jobs.values(), planned.keys, planned.outages)):
-                what = f"{sum(planned.jobs.values())} jobs, {planned.keys} keys and {planned.outages} outages"
+            if any((*planned.jobs.values(), planned.keys, planned.outages, planned.spans)):
+                what = f"{sum(planned.jobs.values())} jobs, {planned.keys} keys, {planned.outages} outages"
+                what += f" and {planned.spans} spans"
                 require_consent(f"Delete {what}?", yes=yes)
                 done = store.prune(rules, progress=_progress(sum(planned.jobs.values())))
             if vacuum:
@@ -86,11 +90,13 @@ def prune(
         "failed_days": rules.failed_days,
         "key_days": rules.key_days,
         "outage_days": rules.outage_days,
+        "span_days": rules.span_days,
         "graph": graph,
         "jobs": done.jobs,
         "kept": done.kept,
         "keys": done.keys,
         "outages": done.outages,
+        "spans": done.spans,
         "bytes": {"before": before.taken, "after": after.taken, "free": after.free},
         "log_emptied": emptied,
         "vacuumed": vacuum and not dry_run,
@@ -107,6 +113,7 @@ def _what(planned: Pruned, rules: Rules) -> str:
         f"{planned.jobs['failed']} failed ones older than {rules.failed_days:g}",
         f"{planned.keys} keys whose time is over",
         f"{planned.outages} outages older than {rules.outage_days:g} days",
+        f"{planned.spans} spans older than {rules.span_days:g} days",
     ]
     kept = f" ({planned.kept} stay, because a parent or child of them has not ended)" if planned.kept else ""
     return ", ".join(parts) + kept
@@ -123,7 +130,7 @@ def _progress(total: int) -> Any:
 def _result(view: dict[str, Any]) -> str:
     size = view["bytes"]
     line = f"deleted {view['jobs']['done']} done and {view['jobs']['failed']} failed jobs, {view['keys']} keys"
-    line += f" and {view['outages']} outages"
+    line += f", {view['outages']} outages and {view['spans']} spans"
     line += f"; the record takes {size['after'] / 1e6:.1f} MB, {size['before'] / 1e6:.1f} MB before"
     if size["free"]:
         line += f"; {size['free'] / 1e6:.1f} MB of it are free to be used again (--vacuum gives them back)"

@@ -105,12 +105,13 @@ class DeadLettersSection(_Strict):
 
 
 class RetentionSection(_Strict):
-    """`[retention]`: days that finished jobs, dead letters, keys of pruned jobs and outages are kept."""
+    """`[retention]`: days that finished jobs, dead letters, keys of pruned jobs, outages and spans are kept."""
 
     done_days: float = Field(default=30, ge=0, le=36_500)
     failed_days: float = Field(default=90, ge=0, le=36_500)
     key_days: float = Field(default=365, ge=0, le=36_500)
     outage_days: float = Field(default=90, ge=0, le=36_500)
+    span_days: float = Field(default=30, ge=0, le=36_500)
 
 
 class PriceSection(_Strict):
