@@ -111,8 +111,9 @@ class WakeUps:
             yield True
         finally:
             stop.set()
-            with suppress(OSError):
-                receiver.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+            with suppress(OSError), _socket() as bell:  # wakes the thread; a shutdown would keep it looking in a circle
+                bell.setblocking(False)
+                bell.sendto(b"\0", str(path))
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -186,5 +187,5 @@ def _receive(receiver: socket.socket) -> None:
     receiver.recv(1)
     receiver.setblocking(False)
     with suppress(BlockingIOError):
-        while receiver.recv(1):  # nothing is received for ever once it is shut down
-            pass
+        while True:
+            receiver.recv(1)
