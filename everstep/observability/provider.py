@@ -6,13 +6,11 @@ to exporters of one's own.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -22,6 +20,7 @@ from everstep.observability import names, root
 from everstep.observability.destinations import Destination
 from everstep.observability.guard import harmless
 from everstep.observability.leg import Ending, Leg, LegDescription
+from everstep.observability.resource import resource
 from everstep.observability.span_buffer import FinishedSpan, SpanBuffer
 from everstep.observability.span_ids import SpanIds
 from everstep.observability.traced_leg import Correlation, TracedLeg
@@ -32,7 +31,7 @@ class _Provider(Tracing):
     def __init__(self, processors: Sequence[SpanProcessor], service_version: str) -> None:
         self._ids = SpanIds()
         self._provider = TracerProvider(
-            resource=_resource(service_version), id_generator=self._ids, shutdown_on_exit=False
+            resource=resource(service_version), id_generator=self._ids, shutdown_on_exit=False
         )
         for processor in (Correlation(), *processors):
             self._provider.add_span_processor(processor)
@@ -164,22 +163,3 @@ def exporting_to(exporters: Sequence[SpanExporter | SpanProcessor], service_vers
     """Tracing to exporters or processors of one's own."""
     processors = [SimpleSpanProcessor(one) if isinstance(one, SpanExporter) else one for one in exporters]
     return DirectTracing(processors, service_version)
-
-
-def _resource(service_version: str) -> Resource:
-    """Who sends the spans; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over our own words."""
-    environment = os.environ.get("LANGFUSE_TRACING_ENVIRONMENT")
-    release = os.environ.get("LANGFUSE_RELEASE")
-    ours = {
-        "service.name": "everstep",
-        "service.version": service_version,
-        **({names.ENVIRONMENT: environment} if environment else {}),
-        **({names.RELEASE: release} if release else {}),
-    }
-    told = Resource.create({}).attributes
-    named = {key: value for key, value in told.items() if not (key == "service.name" and _is_default(value))}
-    return Resource({**ours, **named})
-
-
-def _is_default(service_name: object) -> bool:
-    return str(service_name).startswith("unknown_service")

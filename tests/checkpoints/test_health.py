@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection, insert, update
 
 from everstep.checkpoints import effects, health
@@ -17,7 +18,7 @@ from everstep.checkpoints.jobs import Job, transition
 from everstep.checkpoints.metrics import exposition
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.reviews import Question
-from everstep.checkpoints.schema import agent_jobs, job_events, services
+from everstep.checkpoints.schema import agent_jobs, job_events, services, span_destinations
 from everstep.checkpoints.sqlite import raw_connection
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
@@ -169,7 +170,7 @@ def test_retries_and_vanished_workers_of_the_last_hour_are_counted(store: Store,
     store.enqueue("graph", {"n": "poison"}, max_attempts=1)
     (job,) = claim(store)
     clock.advance(MINUTE_MS)
-    assert claim(store) == []
+    assert claim(store, "another") == []
     assert store.job_by_row(job.id).status == "failed"
     assert examine(store).lease_expiries_last_hour == 1
     clock.advance(health.HOUR_MS)
@@ -257,9 +258,15 @@ def test_metrics_have_their_names_and_values(store: Store, clock: ManualClock, d
     begin_running(store, lease_ms=MINUTE_MS)
     store.write(
         lambda c: c.execute(
-            insert(services), [{"name": name, "gate": "closed", "updated_at": now} for name in ("api", "other")]
+            insert(services),
+            [
+                {"name": name, "gate": gate, "closed_at": now if gate == "closed" else None, "updated_at": now}
+                for name, gate in (("api", "closed"), ("other", "closed"), ("well", "open"))
+            ],
         )
     ).result()
+    telling = {"name": "traces", "delivered": 5, "dropped": 2, "failing_since": now, "updated_at": now}
+    store.write(lambda c: c.execute(insert(span_destinations), telling)).result()
     clock.advance(1500)
     text = exposition(examine(store))
     assert text.endswith("\n")
@@ -280,13 +287,28 @@ def test_metrics_have_their_names_and_values(store: Store, clock: ManualClock, d
         "everstep_busy_workers": 1,
         "everstep_expired_leases": 0,
         "everstep_stuck_jobs": 0,
+        'everstep_effects{state="intended"}': 0,
+        'everstep_effects{state="confirmed"}': 0,
+        'everstep_effects{state="rejected"}': 0,
+        'everstep_effects{state="unknown"}': 0,
         "everstep_unknown_effects": 0,
         "everstep_open_reviews": 0,
         "everstep_oldest_review_seconds": 0,
+        "everstep_attempts_last_hour": 2,
         "everstep_retries_last_hour": 0,
+        "everstep_reviews_last_hour": 0,
+        "everstep_done_last_hour": 1,
+        "everstep_dead_letters_last_hour": 0,
         "everstep_lease_expiries_last_hour": 0,
-        'everstep_services{gate="open"}': 0,
+        'everstep_services{gate="open"}': 1,
         'everstep_services{gate="closed"}': 2,
+        'everstep_service_outage_seconds{service="api"}': 1.5,
+        'everstep_service_outage_seconds{service="other"}': 1.5,
+        'everstep_service_outage_seconds{service="well"}': 0,
+        'everstep_spans_waiting{destination="traces"}': 0,
+        'everstep_spans_delivered_total{destination="traces"}': 5,
+        'everstep_spans_dropped_total{destination="traces"}': 2,
+        'everstep_spans_failing_seconds{destination="traces"}': 1.5,
     }
     assert text.count("# TYPE") == text.count("# HELP") == len({name.split("{")[0] for name in found}) + len(sizes)
 
@@ -307,3 +329,49 @@ def test_a_look_changes_nothing(store: Store, tmp_path: Path) -> None:
     before = store.commits
     examine(store)
     assert store.commits == before
+
+
+def test_the_last_hour_is_told_by_where_jobs_came(store: Store, clock: ManualClock) -> None:
+    """Attempts, jobs that were done, that asked, and that failed for good, each counted; effects by their state."""
+    ends = [Outcome("done", values={}), Outcome("review", questions=[Question("interrupt", "a", "?")])]
+    wrong = ValueError("wrong")
+    ends.append(Outcome("error", error=wrong, verdict=classify(wrong)))
+    for number, end in enumerate(ends):
+        store.enqueue("graph", {"n": number})
+        job = begin_running(store)
+        if end.kind == "review":
+            begin_effect(store, job)
+        settled(store, job, end)
+    found = examine(store)
+    hour = (found.attempts_last_hour, found.done_last_hour, found.reviews_last_hour, found.dead_letters_last_hour)
+    assert hour == (3, 1, 1, 1)
+    assert found.effects == {"intended": 1, "confirmed": 0, "rejected": 0, "unknown": 0}
+    clock.advance(health.HOUR_MS)
+    found = examine(store)
+    assert (found.attempts_last_hour, found.done_last_hour, found.dead_letters_last_hour) == (0, 0, 0)
+
+
+def test_services_beyond_a_hundred_are_told_together(store: Store, clock: ManualClock) -> None:
+    """Of ten thousand services the first hundred have a sample each, the longest outage of the others one."""
+    now = clock.now_ms()
+    rows = [
+        {"name": f"s{number}", "gate": "closed", "closed_at": now - number, "updated_at": now}
+        for number in range(10_000)
+    ]
+    store.write(lambda c: c.execute(insert(services), rows)).result()
+    told = [line for line in exposition(examine(store)).splitlines() if line.startswith("everstep_service_outage")]
+    assert len(told) == 101
+    assert told[99:] == [
+        'everstep_service_outage_seconds{service="s99"} 0.099',
+        'everstep_service_outage_seconds{service="other"} 9.999',
+    ]
+
+
+def test_odd_names_are_escaped(store: Store, clock: ManualClock) -> None:
+    """A name with a quote, a backslash or a line break is one label that a parser reads back."""
+    now = clock.now_ms()
+    name = 'a"b\\c\nd'
+    store.write(lambda c: c.execute(insert(services), {"name": name, "gate": "open", "updated_at": now})).result()
+    families = {family.name: family for family in text_string_to_metric_families(exposition(examine(store)))}
+    (sample,) = families["everstep_service_outage_seconds"].samples
+    assert sample.labels == {"service": name}

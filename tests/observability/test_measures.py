@@ -1,0 +1,367 @@
+"""What a process measures: bounded, on a page for Prometheus, by OTLP to a real receiver, and nothing when off."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from everstep.errors import MetricsAddressUnavailable
+from everstep.observability import metric_exports, metric_names
+from everstep.observability.label_cap import OTHER, SERIES, VALUES, LabelCap
+from everstep.observability.measures import Collected, Sample
+from everstep.observability.metric_names import METRICS, Metric
+from everstep.observability.prometheus import PrometheusPage
+from tests.support.scrape import scrape
+from tests.support.waiting import PATIENCE, until
+
+RECORD = [
+    Sample(metric_names.JOBS, 3, ("done",)),
+    Sample(metric_names.OLDEST_DUE, 1.5),
+    Sample(metric_names.SPANS_DROPPED, 7, ('odd "name"\n',)),
+]
+
+
+@pytest.fixture
+def page() -> Iterator[PrometheusPage]:
+    """A page that is not served yet."""
+    page = PrometheusPage(lambda: RECORD, measures=True)
+    yield page
+    page.close()
+
+
+# ---- labels
+
+
+def test_ten_thousand_names_are_a_hundred_and_other() -> None:
+    """The first values of a label are told apart, over all metrics; what comes later is counted together."""
+    cap = LabelCap()
+    for number in range(10_000):
+        cap.bounded(metric_names.COST, (f"model-{number}",))
+    assert cap.bounded(metric_names.COST, ("model-99",)) == ("model-99",)
+    assert cap.bounded(metric_names.COST, ("model-100",)) == (OTHER,)
+    where = ("chat", "provider", "model-5000")
+    assert cap.bounded(metric_names.TIME_TO_FIRST_CHUNK, where) == ("chat", "provider", OTHER)
+
+
+def test_combinations_are_bounded_too() -> None:
+    """A hundred providers of a hundred models are a thousand series; fixed values such as the outcome stay."""
+    cap = LabelCap()
+    found = {
+        cap.bounded(metric_names.TOKENS, ("chat", f"provider-{one}", f"model-{two}", kind))
+        for one in range(VALUES)
+        for two in range(VALUES)
+        for kind in ("input", "output")
+    }
+    assert SERIES <= len(found) <= SERIES + 2
+    assert {("chat", OTHER, OTHER, "input"), ("chat", OTHER, OTHER, "output")} <= found
+
+
+def test_a_value_is_short_and_valid() -> None:
+    """A name of a megabyte, or with half a character, is a label of 128 bytes at most."""
+    (value,) = LabelCap().bounded(metric_names.COST, ("x" * 1_000_000 + "\ud800",))
+    assert len(value.encode()) <= 128
+
+
+def test_ten_thousand_models_make_a_page_of_bounded_size(page: PrometheusPage) -> None:
+    """Whatever names answers bring, the series on the page are bounded, and no token is lost."""
+    measures = Collected([page])
+    for number in range(10_000):
+        measures.add(metric_names.TOKENS, 2, "chat", f"provider-{number}", f"model-{number}", "input")
+    found = scrape(page.serve("127.0.0.1", 0))
+    assert len([name for name, _ in found.values if name == "gen_ai_client_token_usage_count"]) <= VALUES + 1
+    assert found("gen_ai_client_token_usage_sum") == 20_000
+
+
+# ---- the page
+
+
+def test_counters_gauges_and_histograms_are_on_the_page(page: PrometheusPage) -> None:
+    """What was measured, and what the record knows, each with its type; odd labels come through whole."""
+    measures = Collected([page])
+    measures.add(metric_names.STALE_WRITES)
+    measures.add(metric_names.STALE_WRITES, 2)
+    measures.add(metric_names.RUNNING_JOBS, 4)
+    measures.add(metric_names.RUNNING_JOBS, 3)
+    measures.add(metric_names.STEP_DURATION, 0.3, "agent")
+    measures.add(metric_names.LEG_DURATION, 7, "agent", "done")
+    found = scrape(page.serve("127.0.0.1", 0))
+    assert found("everstep_stale_writes_refused_total") == 3
+    assert found("everstep_running_jobs") == 3
+    assert found("everstep_step_duration_seconds_sum", graph="agent") == 0.3
+    assert found("everstep_step_duration_seconds_bucket", graph="agent", le="0.25") == 0
+    assert found("everstep_step_duration_seconds_bucket", graph="agent", le="0.5") == 1
+    assert found("everstep_leg_duration_seconds_count", graph="agent", outcome="done") == 1
+    assert found("everstep_jobs", state="done") == 3
+    assert found("everstep_oldest_due_seconds") == 1.5
+    assert found("everstep_spans_dropped_total", destination='odd "name"\n') == 7
+    assert found.types["everstep_jobs"] == "gauge"
+    assert found.types["everstep_spans_dropped"] == found.types["everstep_stale_writes_refused"] == "counter"
+    assert not any(name.endswith("_created") for name in found.names)
+
+
+def test_only_the_record_is_told_by_who_measures_nothing() -> None:
+    """A page without measures has what the record knows alone."""
+    page = PrometheusPage(lambda: RECORD, measures=False)
+    found = scrape(page.serve("127.0.0.1", 0))
+    page.close()
+    assert found.names == {"everstep_jobs", "everstep_oldest_due_seconds", "everstep_spans_dropped_total"}
+
+
+def test_a_port_that_is_taken_is_a_clear_error(page: PrometheusPage) -> None:
+    """So is an address that is not this machine's; and when it is closed, the port is free again."""
+    url = page.serve("127.0.0.1", 0)
+    port = int(url.rpartition(":")[2].split("/")[0])
+    other = PrometheusPage(list, measures=False)
+    with pytest.raises(MetricsAddressUnavailable, match=rf"127\.0\.0\.1:{port}.*metrics_address_unavailable"):
+        other.serve("127.0.0.1", port)
+    with pytest.raises(MetricsAddressUnavailable):
+        other.serve("192.0.2.1", 0)
+    with pytest.raises(MetricsAddressUnavailable):
+        other.serve("no-such-host.invalid", 0)
+    page.close()
+    other.serve("127.0.0.1", port)
+    other.close()
+
+
+def test_a_failure_to_measure_is_told_once_and_swallowed(
+    page: PrometheusPage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong label, or a broken exporter, stops no run."""
+    measures = Collected([page])
+    for _ in range(3):
+        measures.add(metric_names.STEP_DURATION, 1.0)
+    assert [entry.message for entry in caplog.records if entry.levelname == "WARNING"] == [
+        "everstep.step.duration was not measured; the run goes on."
+    ]
+
+
+# ---- OTLP
+
+
+class Collector:
+    """An OTLP receiver on loopback that answers with a status, or not at all."""
+
+    def __init__(self, status: int) -> None:
+        self.bodies: list[bytes] = []
+        self.paths: list[str] = []
+        self.silent = threading.Event()
+        self.answered = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                outer.bodies.append(self.rfile.read(int(self.headers["content-length"])))
+                outer.paths.append(self.path)
+                if status == 0:
+                    outer.silent.wait(PATIENCE)
+                outer.answered += 1
+                if status == 0:
+                    return
+                self.send_response(status)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                return None
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The newest metrics, by name."""
+        request = ExportMetricsServiceRequest.FromString(self.bodies[-1])
+        return {
+            metric.name: metric
+            for group in request.resource_metrics
+            for scope in group.scope_metrics
+            for metric in scope.metrics
+        }
+
+    @property
+    def resource(self) -> dict[str, str]:
+        """Who sent them."""
+        (group,) = ExportMetricsServiceRequest.FromString(self.bodies[-1]).resource_metrics
+        return {one.key: one.value.string_value for one in group.resource.attributes}
+
+
+@pytest.fixture
+def collector() -> Iterator[Callable[[int], Collector]]:
+    """Starts collectors; they end with the test."""
+    started: list[Collector] = []
+
+    def start(status: int = 200) -> Collector:
+        started.append(Collector(status))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.silent.set()
+        one.server.shutdown()
+        one.server.server_close()
+
+
+def otlp(record: Callable[[], list[Sample]] = lambda: RECORD) -> Collected:
+    """Measures that are sent as the environment says."""
+    from everstep.observability.otlp_metrics import OtlpMetrics
+
+    return Collected([OtlpMetrics(record, "1.2.3", measures=True)])
+
+
+def attributes(point: Any) -> dict[str, str]:
+    """The attributes of a data point."""
+    return {one.key: one.value.string_value for one in point.attributes}
+
+
+def test_every_metric_is_sent_under_its_name(
+    collector: Callable[[int], Collector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kinds, units, buckets and attributes as the registry has them, GenAI metrics as the conventions name them."""
+    receiver = collector(200)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    everything = [
+        Sample(metric, 1.0, tuple(f"{label}-value" for label in metric.labels))
+        for metric in METRICS
+        if metric.from_record
+    ]
+    measures = otlp(lambda: everything)
+    for metric in METRICS:
+        if not metric.from_record:
+            measures.add(metric, 2.0, *("" if label == "error.type" else f"{label}-value" for label in metric.labels))
+    measures.close()
+    assert receiver.paths == ["/v1/metrics"]
+    found = receiver.metrics
+    assert set(found) == {metric.name for metric in METRICS}
+    for metric in METRICS:
+        told = found[metric.name]
+        kind = {"counter": "sum", "gauge": "gauge", "histogram": "histogram"}[metric.kind]
+        assert (told.WhichOneof("data"), told.unit, told.description) == (kind, metric.unit, metric.help)
+        (point,) = getattr(told, kind).data_points
+        assert attributes(point) == {label: f"{label}-value" for label in metric.labels if label != "error.type"}
+        if metric.kind == "histogram":
+            assert (list(point.explicit_bounds), point.sum, point.count) == (list(metric.buckets), 2.0, 1)
+        if metric.kind == "counter":
+            assert told.sum.is_monotonic
+    assert {"gen_ai.client.token.usage", "gen_ai.client.operation.duration"} <= set(found)
+    assert "gen_ai.client.operation.time_to_first_chunk" in found
+    assert receiver.resource["service.name"] == "everstep"
+    assert receiver.resource["service.version"] == "1.2.3"
+    assert receiver.resource["service.instance.id"]
+
+
+def test_metrics_are_sent_at_an_interval(
+    collector: Callable[[int], Collector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for the end; each export reads the record again."""
+    receiver = collector(200)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{receiver.url}/own/path")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
+    measures = otlp()
+    until(lambda: len(receiver.bodies) >= 3, "three exports")
+    measures.close()
+    assert set(receiver.paths) == {"/own/path"}
+    (point,) = receiver.metrics["everstep.jobs"].gauge.data_points
+    assert (point.as_int or point.as_double, attributes(point)) == (3, {"state": "done"})
+
+
+@pytest.mark.parametrize("status", [0, 503])
+def test_a_dead_endpoint_harms_nothing(
+    collector: Callable[[int], Collector],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+) -> None:
+    """One that stalls or refuses is told once, takes nothing from who measures, and lets go within two seconds."""
+    receiver = collector(status)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1" if status else "60")
+    measures = otlp()
+    until(lambda: receiver.bodies, "the first export")
+    if status:
+        until(lambda: len(receiver.bodies) >= 2, "another export")
+        until(lambda: caplog.records, "the warning")
+    for _ in range(100):
+        measures.add(metric_names.STALE_WRITES)
+    measures.close()
+    assert receiver.answered == (0 if status == 0 else len(receiver.bodies)), "it waited until the endpoint gave up"
+    told = [entry.message for entry in caplog.records if entry.levelname in ("WARNING", "ERROR")]
+    assert len(told) <= 1
+    assert all(message.startswith("Metrics do not arrive by OTLP (") for message in told)
+
+
+def test_nobody_listening_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever takes no connection is named in one line, without the library's own."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
+    measures = otlp()
+    until(lambda: caplog.records, "the warning")
+    measures.close()
+    assert [entry.levelname for entry in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "  "}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c:4318/m"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/t"}, False),
+        ({"OTEL_METRICS_EXPORTER": "otlp"}, True),
+        ({"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}, False),
+        ({"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}, False),
+        ({"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}, False),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}, False),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_METRICS_EXPORTER": "otlp"}, True),
+    ],
+)
+def test_the_environment_says_whether_metrics_are_sent(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: bool
+) -> None:
+    """By the standard variables; a protocol that is not spoken is refused with a warning."""
+    monkeypatch.delenv("OTEL_METRICS_EXPORTER", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert metric_exports.is_configured() is expected
+
+
+def test_nothing_is_loaded_when_nobody_asks(tmp_path: Path) -> None:
+    """A worker whose metrics nobody wants imports neither library, and measures nothing."""
+    source = """
+import sys
+from everstep import Store, Worker
+with Store.open(sys.argv[1]) as store:
+    worker = Worker(store, {})
+    assert worker._measures.is_on is False
+    worker.run(until_idle=True)
+loaded = [name for name in sys.modules if name.startswith(("prometheus_client", "opentelemetry.sdk.metrics"))]
+assert not loaded, loaded
+"""
+    command = [sys.executable, "-c", source, f"sqlite:///{tmp_path}/record.db"]
+    subprocess.run(command, check=True, timeout=PATIENCE, env={**os.environ, "OTEL_METRICS_EXPORTER": "none"})
+
+
+def test_a_metric_knows_its_series() -> None:
+    """A histogram has three, what is counted or set has one."""
+    assert metric_names.STEP_DURATION.series == (
+        "everstep_step_duration_seconds_bucket",
+        "everstep_step_duration_seconds_sum",
+        "everstep_step_duration_seconds_count",
+    )
+    assert Metric("everstep.x", "counter", "By", "").series == ("everstep_x_bytes_total",)
