@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from everstep.observability.cost import Price
     from everstep.observability.span_buffer import SpanBuffer
 
-Outcome: TypeAlias = Literal["done", "review", "retry", "failed", "released"]
+Outcome: TypeAlias = Literal["done", "review", "retry", "failed", "released", "lost"]
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class Leg:
         """Tell how the leg ended; call it once, before the leg is left.
 
         Args:
-            outcome: `done`, `review` (a person must decide), `retry` (it will be tried again), `failed`, or `released`
-                (given back without counting the attempt).
+            outcome: `done`, `review` (a person must decide), `retry` (it will be tried again), `failed`, `released`
+                (given back without counting the attempt), or `lost` (another worker has the job).
             error: What went wrong, if anything did; an interrupt is not.
             detail: One sentence for people.
         """

@@ -143,6 +143,7 @@ class Leg:
             await asyncio.wait([asyncio.wrap_future(effect) for effect in in_flight])
         blocked = self._attempt.blocked
         if isinstance(blocked, LostClaim):
+            self._span.outcome("lost", detail=str(blocked))
             self._open.close()
             raise blocked
         if blocked is not None and not self._is_consequence(blocked):  # also when the graph swallowed the exception
@@ -196,6 +197,7 @@ class Leg:
 
     def lost(self, reason: LostClaim) -> None:
         """The claim is gone: refuse every later write of this run."""
+        self._span.outcome("lost", detail=str(reason))
         self._attempt.block(reason)
 
     def end_spans(self, connection: Connection, settled: Job) -> None:

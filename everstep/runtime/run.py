@@ -197,6 +197,7 @@ class Run:
                 await self._leg.run()
         except LostClaim as lost:
             self.lost = True
+            self._leg.lost(lost)
             logger.warning("job %s was taken over; this run's late writes change nothing (%s)", job.public_id, lost)
         except Exception as error:
             self.error = error
