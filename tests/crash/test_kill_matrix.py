@@ -1,7 +1,7 @@
 """Kill a worker with SIGKILL at every crash point it passes, for graphs of every shape; nothing may differ afterwards.
 
-The points are counted up until a run passes fewer, so the matrix is complete: each checkpoint, each write of a task,
-each effect before, in and after its call, each claim and settlement, in the first leg and in those that resume with an
+The points are those an uninterrupted run passes, so the matrix is complete: each checkpoint, each write of a task, each
+effect before, in and after its call, each claim and settlement, in the first leg and in those that resume with an
 answer. All shapes on SQLite; on PostgreSQL, whose transactions and saver are its own, two that between them have
 questions, effects before, between and after them, parallel tasks and a join.
 """
@@ -17,12 +17,12 @@ import pytest
 
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.store import Store
-from tests.support.kill_graphs import GRAPHS
+from tests.support.kill_graphs import SHAPES
 from tests.support.outside import happened
 from tests.support.processes import drive
 from tests.support.record import record
 
-POINTS = (
+POINTS = {
     "job.claimed",
     "checkpoint.before_put",
     "checkpoint.after_put",
@@ -32,7 +32,7 @@ POINTS = (
     "effect.confirmed",
     "job.before_settle",
     "job.settled",
-)
+}
 
 ON_POSTGRES = ("asking", "fan_out")
 
@@ -52,13 +52,15 @@ def answer(store: Store, review: Review) -> None:
         store.answer(review.public_id, "approve")
 
 
-def run(folder: Path, database: str, graph: str, crash: tuple[int, str] | None) -> tuple[dict[str, Any], int, bool]:
-    """One job from beginning to end: what can be seen of it, how many workers ran, and whether one was killed."""
+def run(
+    folder: Path, database: str, graph: str, crash: tuple[int, str] | None
+) -> tuple[dict[str, Any], list[Counter[str]], bool]:
+    """One job from beginning to end: what can be seen of it, the points each worker passed, and whether one died."""
     folder.mkdir()
     world = str(folder / "world")
     with record(database, folder) as store:
         store.enqueue(graph, {"world": world})
-        runs, killed = drive(store.url, graph, answer, crash)
+        passed, killed = drive(store.url, graph, answer, crash)
         (job,) = store.jobs()
         assert job.status == "done", f"{job.status}: {job.error_json}"
         questions = Counter(json.dumps(r.value) for r in store.reviews(job) if r.kind == "interrupt")
@@ -70,26 +72,23 @@ def run(folder: Path, database: str, graph: str, crash: tuple[int, str] | None) 
         }
     bodies = Counter(happened(world + ".bodies"))
     assert sum(count - 1 for count in bodies.values()) <= 1, f"a node that had finished ran again: {bodies}"
-    return seen, runs, killed
+    return seen, passed, killed
 
 
 @pytest.mark.parametrize(
     ("database", "graph"),
-    [*(("sqlite", graph) for graph in GRAPHS), *(("postgres", graph) for graph in ON_POSTGRES)],
+    [*(("sqlite", graph) for graph in SHAPES), *(("postgres", graph) for graph in ON_POSTGRES)],
 )
 def test_a_kill_at_any_point_changes_nothing(database: str, graph: str, tmp_path: Path) -> None:
     """Final state, effects and questions equal those of an uninterrupted run, wherever the worker was killed."""
-    expected, runs, _ = run(tmp_path / "uninterrupted", database, graph, None)
+    expected, passed, _ = run(tmp_path / "uninterrupted", database, graph, None)
     assert expected["unsettled"] == []
     assert len(set(expected["world"])) == len(expected["world"])
-    kills = 0
-    for worker in range(runs):
-        for point in POINTS:
-            for count in range(1, 100):
+    assert {point for points in passed for point in points} >= POINTS
+    for worker, points in enumerate(passed):
+        for point, times in points.items():
+            for count in range(1, times + 1):
                 where = (worker, f"{point}@{count}")
                 seen, _, killed = run(tmp_path / f"{worker}-{point}-{count}", database, graph, where)
-                if not killed:
-                    break
-                kills += 1
+                assert killed, f"nothing died at {where}"
                 assert seen == expected, f"killed {where}"
-    assert kills >= 15

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sqlite3
@@ -16,6 +15,7 @@ from everstep import crash
 from everstep.checkpoints.store import Store
 from everstep.graphs import repository_agent
 from everstep.runtime.worker import Worker
+from tests.support.record import CONTEXT
 
 ACTS = frozenset(
     (
@@ -31,9 +31,6 @@ ACTS = frozenset(
 )
 """What counts as an outward act, by Python's audit events; a write of the checkpointer counts as well."""
 THREAD: Any = {"configurable": {"thread_id": "one"}}
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
 
 
 class _Saver(SqliteSaver):
@@ -84,7 +81,7 @@ def run(folder: Path, payload: Any, die_at: int = 0) -> int | None:
     """
     counter = folder / "acts"
     counter.unlink(missing_ok=True)
-    child = _context.Process(target=_run, args=(folder / "steps.db", payload, die_at, counter, folder / "workspaces"))
+    child = CONTEXT.Process(target=_run, args=(folder / "steps.db", payload, die_at, counter, folder / "workspaces"))
     child.start()
     child.join()
     if child.exitcode not in (0, -signal.SIGKILL):
@@ -101,7 +98,7 @@ def _work(url: str, crash_at: str | None, workspaces: Path) -> None:
 
 def work(folder: Path, crash_at: str | None = None) -> bool:
     """Run a worker with the agent on the record in a folder, until it is idle or killed; whether it was killed."""
-    child = _context.Process(target=_work, args=(record(folder), crash_at, folder / "workspaces"))
+    child = CONTEXT.Process(target=_work, args=(record(folder), crash_at, folder / "workspaces"))
     child.start()
     child.join()
     if child.exitcode not in (0, -signal.SIGKILL):

@@ -9,6 +9,8 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
+from tests.support.accepted import Talk
+from tests.support.jobs import chain
 from tests.support.outside import act, act_async, act_blindly, note
 
 
@@ -228,7 +230,22 @@ def blind() -> Any:
     return builder.compile()
 
 
-GRAPHS: dict[str, Any] = {
+def verified() -> Any:
+    """Two nodes that act on the world, by how often they were told something; in the third round with success."""
+
+    def node(name: str) -> Any:
+        def work(state: Talk) -> Talk:
+            told = sum(message.type == "human" for message in state["messages"])
+            note(state["folder"] + "/../bodies", f"{name} {told}")
+            act(state["folder"] + "/world", f"{name} {told}")
+            return {"messages": [{"role": "assistant", "content": f"{name} {told}"}]}
+
+        return work
+
+    return chain(node("begin"), node("end"), schema=Talk)
+
+
+SHAPES: dict[str, Any] = {
     "linear": linear,
     "looping": looping,
     "asking": asking,
@@ -240,3 +257,4 @@ GRAPHS: dict[str, Any] = {
     "stopping": stopping,
     "blind": blind,
 }
+GRAPHS: dict[str, Any] = {**SHAPES, "verified": verified}

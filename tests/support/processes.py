@@ -5,8 +5,8 @@ Processes are forked from a server that has everything imported, so that hundred
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +15,7 @@ from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.store import Store
 from everstep.runtime.worker import Worker
 from tests.support.kill_graphs import GRAPHS
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.support.warm"])
+from tests.support.record import CONTEXT
 
 
 def _work(url: str, graph: str, crash_at: str | None, lease: float) -> None:
@@ -28,7 +26,7 @@ def _work(url: str, graph: str, crash_at: str | None, lease: float) -> None:
 
 def work_until_killed(url: str, graph: str, crash_at: str, lease: float = 60.0) -> bool:
     """Run a worker process until it is idle or killed; returns whether it was killed at its crash point."""
-    process = _context.Process(target=_work, args=(url, graph, crash_at, lease))
+    process = CONTEXT.Process(target=_work, args=(url, graph, crash_at, lease))
     process.start()
     process.join(60)
     if process.is_alive():
@@ -39,15 +37,21 @@ def work_until_killed(url: str, graph: str, crash_at: str, lease: float = 60.0) 
     return killed
 
 
-def work(url: str, graph: str) -> None:
-    """Run a worker here until it is idle."""
-    with Store.open(url) as store:
-        Worker(store, {graph: GRAPHS[graph]()}).run(until_idle=True)
+def work(url: str, graph: str) -> Counter[str]:
+    """Run a worker here until it is idle; returns how often it passed each crash point."""
+    passed: list[str] = []
+    crash_points.observe(lambda name, _subject, _about: passed.append(name))
+    try:
+        with Store.open(url) as store:
+            Worker(store, {graph: GRAPHS[graph]()}).run(until_idle=True)
+    finally:
+        crash_points.observe(None)
+    return Counter(passed)
 
 
 def drive(
     url: str, graph: str, answer: Callable[[Store, Review], Any], crash: tuple[int, str] | None = None
-) -> tuple[int, bool]:
+) -> tuple[list[Counter[str]], bool]:
     """Run workers, one after another, and answer what they ask, until the job has ended.
 
     Args:
@@ -57,21 +61,23 @@ def drive(
         crash: Which worker (from 0) is killed, and at which point.
 
     Returns:
-        How many workers ran, and whether one was killed.
+        How often each worker passed each crash point (the one that may be killed: not known), and whether one was
+        killed.
     """
-    killed, runs = False, 0
-    while runs < 30:
-        armed = crash is not None and runs == crash[0]
+    killed = False
+    passed: list[Counter[str]] = []
+    while len(passed) < 30:
+        armed = crash is not None and len(passed) == crash[0]
         if crash is not None and armed:
             killed = work_until_killed(url, graph, crash[1])
+            passed.append(Counter())
         else:
-            work(url, graph)
-        runs += 1
+            passed.append(work(url, graph))
         with Store.open(url) as store:
             (job,) = store.jobs()
             if job.status in ("done", "failed"):
-                return runs, killed
+                return passed, killed
             if not (armed and killed):
                 for review in store.reviews():
                     answer(store, review)
-    raise AssertionError(f"the job did not end after {runs} workers")
+    raise AssertionError(f"the job did not end after {len(passed)} workers")

@@ -20,10 +20,23 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import Clock
 from everstep.runtime.settle import Outcome, settle
+from tests.support import compiled
 from tests.support.waiting import Halt
 
+compiled.share()
+
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.support.warm"])
+"""Forks the processes of all tests; there is one such server in a process of the tests, and this is its only list."""
+CONTEXT.set_forkserver_preload(
+    [
+        "tests.support.record",
+        "everstep.checkpoints.postgres_saver",
+        "sqlalchemy.dialects.postgresql.psycopg",
+        "tests.support.agent_process",
+        "tests.support.accepted",
+        "tests.support.warm",
+    ]
+)
 
 
 @contextmanager
