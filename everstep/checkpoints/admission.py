@@ -6,11 +6,11 @@ Jobs that run under a lease that has expired hold no place (prefect#7239).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, not_, or_, select, true
 
 from everstep.checkpoints import services
 from everstep.checkpoints.jobs import Job
@@ -113,11 +113,10 @@ class Admission:
         if keys := [key for key, number in self.by_key.items() if number >= self.limits.per_key]:
             conditions.append(or_(agent_jobs.c.concurrency_key.is_(None), agent_jobs.c.concurrency_key.not_in(keys)))
         if full := [name for name, limit in self.limits.services.items() if self.by_service[name] >= limit]:
-            conditions.append(agent_jobs.c.id.not_in(_needing(full)))
+            conditions.append(not_(_needs(full)))
         if self.held:
-            conditions.append(or_(agent_jobs.c.status == "running", agent_jobs.c.id.not_in(_needing(self.held))))
-        tried = {name for name in self.closed.keys() - self.held if self.closed[name].outages < ANYBODY_TRIES_FROM}
-        if tried:  # by a job that met the outage, where one could start now
+            conditions.append(or_(agent_jobs.c.status == "running", not_(_needs(self.held))))
+        if tried := self._tried():  # by a job that met the outage, where one could start now
             met = and_(
                 agent_jobs.c.status == "retry",
                 agent_jobs.c.next_run_at <= self.now,
@@ -129,6 +128,30 @@ class Admission:
             new = select(job_services.c.job_id).where(job_services.c.service.in_(known))
             conditions.append(or_(agent_jobs.c.status != "pending", agent_jobs.c.id.not_in(new)))
         return and_(*conditions)
+
+    def held_by(self, running: Collection[int]) -> Hashable:
+        """What tells, as long as it is the same, that jobs which may not start still may not.
+
+        Args:
+            running: Row ids of the jobs that the asking worker runs.
+
+        Returns:
+            None if that depends on other jobs.
+        """
+        if self._tried():
+            return None
+        return (
+            frozenset(self.held),
+            frozenset(name for name, limit in self.limits.graphs.items() if self.by_graph[name] >= limit),
+            frozenset(key for key, number in self.by_key.items() if number >= self.limits.per_key),
+            frozenset(name for name, limit in self.limits.services.items() if self.by_service[name] >= limit),
+            self.keyed,
+            frozenset(running),
+            None if self.graphs is None else frozenset(self.graphs),
+        )
+
+    def _tried(self) -> set[str]:
+        return {name for name in self.closed.keys() - self.held if self.closed[name].outages < ANYBODY_TRIES_FROM}
 
     def _mine(self) -> ColumnElement[bool]:
         return true() if self.graphs is None else agent_jobs.c.graph.in_(self.graphs)
@@ -187,6 +210,11 @@ def _count(connection: Connection, column: Any, runs: ColumnElement[bool]) -> Co
     if column.table is job_services:
         query = query.join_from(job_services, agent_jobs, agent_jobs.c.id == job_services.c.job_id)
     return Counter({str(row[0]): int(row[1]) for row in connection.execute(query)})
+
+
+def _needs(names: Iterable[str]) -> ColumnElement[bool]:
+    """Whether a job needs one of these services; asked of each job, since often only a few are looked at."""
+    return exists().where(job_services.c.job_id == agent_jobs.c.id, job_services.c.service.in_(list(names)))
 
 
 def _needing(names: Iterable[str]) -> Any:

@@ -15,6 +15,7 @@ from everstep.checkpoints import deaths
 from everstep.checkpoints.admission import WAITING, Admission, Limits
 from everstep.checkpoints.jobs import Job, LostClaim, get, job_of, transition
 from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.standstill import Standstill, newest_event
 
 MOMENT_MS = 2_000
 """Leases of one worker that end within this time are judged together; a worker beats each second."""
@@ -108,13 +109,22 @@ def anything_ready(
     graphs: Collection[str] | None,
     limits: Limits | None = None,
     running: Collection[int] = (),
+    memory: Standstill | None = None,
 ) -> bool:
-    """Whether a claim would find anything; a look that locks nothing."""
+    """Whether a claim would find anything; a look that locks nothing, and is quick as long as it remembers."""
     admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, lock=False)
     may_start = and_(agent_jobs.c.id.not_in(tuple(running)), admission.clause())
-    return any(
-        connection.execute(select(exists().where(ready, may_start))).scalar_one() for ready in _ready(now, graphs, ())
-    )
+    memory, held_by = memory or Standstill(), admission.held_by(running)
+    event = newest_event(connection)
+    changed = memory.changed(held_by, now=now)
+    *waiting, lost = _ready(now, graphs, ())
+    if changed is not None:
+        waiting = [and_(part, one) for part in waiting for one in changed]
+    if any(connection.execute(select(exists().where(part, may_start))).scalar_one() for part in (*waiting, lost)):
+        memory.forget()
+        return True
+    memory.remember(held_by, event=event, now=now, in_all=changed is None)
+    return False
 
 
 def _ready(now: int, graphs: Collection[str] | None, dead_workers: Collection[str]) -> list[ColumnElement[bool]]:

@@ -23,6 +23,7 @@ from everstep import crash
 from everstep.checkpoints import claims, deaths, jobs, migrate
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.standstill import Standstill
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.timers import next_moment
 from everstep.errors import StoreTooNew, StoreUnavailable
@@ -113,6 +114,7 @@ class Worker:
         self._randomness = randomness or random.Random()
         self._policies = policies or Policies()
         self._limits = self._policies.limits()
+        self._standstill = Standstill()
         self._probes = Probes(store, self._policies, self._randomness)
         self._outage = RecordOutage()
         self._too_new: StoreTooNew | None = None
@@ -262,7 +264,9 @@ class Worker:
             dead = surely_dead(others)
             ready, moment = await self._store.aread(
                 lambda connection: (
-                    claims.anything_ready(connection, now=now, graphs=names, limits=self._limits, running=running),
+                    claims.anything_ready(
+                        connection, now=now, graphs=names, limits=self._limits, running=running, memory=self._standstill
+                    ),
                     next_moment(connection, now=now, until=now + int(poll_s * 1000), worker=self.id, graphs=names),
                 )
             )

@@ -10,6 +10,7 @@ import random
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from everstep.checkpoints import claims, services
 from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.policy import JobPolicy
+from everstep.checkpoints.standstill import Standstill
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.runtime.classify import Verdict
@@ -56,6 +58,8 @@ class QueueLife(RuleBasedStateMachine):
         self.store = self.opened.enter_context(record(self.database, folder, self.clock))
         self.stores = {name: self.opened.enter_context(self._another()) for name in WORKERS}
         self.held: dict[str, list[Job]] = {name: [] for name in WORKERS}
+        self.late: set[tuple[int, int]] = set()
+        self.memories = {name: Standstill() for name in WORKERS}
         self.enqueued = 0
         self.ended: dict[int, str] = {}
         self.claims: dict[int, int] = {}
@@ -140,13 +144,16 @@ class QueueLife(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS))
     def beat(self, worker: str) -> None:
-        """A worker's heartbeat keeps what it holds, and brings nothing back."""
+        """A worker's heartbeat keeps what it holds, and brings nothing back that another has."""
         now, running = self.clock.now_ms(), [job.id for job in self.held[worker]]
+        living = self.living()
         held = self.stores[worker].write(
             lambda connection: claims.heartbeat(connection, now=now, worker=worker, lease_ms=LEASE, running=running)
         )
         for job_id, (claim_no, _) in held.result().items():
             assert self.store.job_by_row(job_id).claim_no == claim_no
+            if job_id not in living:  # it had no place meanwhile, and another may have that now
+                self.late.add((job_id, claim_no))
 
     @rule(jump=st.sampled_from([1, LEASE // 2, LEASE, 20_000, 3_600_000, -5_000]))
     def time_passes(self, jump: int) -> None:
@@ -157,11 +164,19 @@ class QueueLife(RuleBasedStateMachine):
 
     @invariant()
     def limits_hold(self) -> None:
-        """Of what runs under a living lease there is never more than allowed."""
-        living = list(self.living().values())
+        """Of what runs under a living lease, and always did, there is never more than allowed."""
+        living = [job for job in self.living().values() if (job.id, job.claim_no) not in self.late]
         assert sum(job.graph == "narrow" for job in living) <= 1
         assert sum(job.concurrency_key == "key" for job in living) <= 1
         assert sum(self.needs(job) for job in living) <= 2
+
+    @invariant()
+    def a_look_that_remembers_misses_nothing(self) -> None:
+        """It finds that something may start whenever one that looks at everything does."""
+        for worker, memory in self.memories.items():
+            running = [job.id for job in self.held[worker]]
+            look = partial(claims.anything_ready, now=self.clock.now_ms(), graphs=None, limits=LIMITS, running=running)
+            assert self.store.read(partial(look, memory=memory)) == self.store.read(look)
 
     @invariant()
     def no_job_is_lost_or_ends_twice(self) -> None:
