@@ -29,6 +29,10 @@ FRESH_S: Final = 10.0
 """How long one look at the record answers everybody who asks."""
 PATIENCE_S: Final = 5.0
 """How long a page waits for the record; Prometheus gives up after ten seconds."""
+STALE_S: Final = 30.0
+"""How much older than fresh a look may be that is shown while the next one takes long."""
+REST: Final = 20
+"""A look that takes long is good for so many times as long: a busy record is not looked at all the time."""
 
 
 def samples(health: Health) -> Iterator[Sample]:
@@ -80,43 +84,54 @@ class RecordSamples:
     """Reads the metrics of a record for whoever asks; one look serves all who ask within ten seconds.
 
     The look has a thread of its own, and who asks waits for it for five seconds: a record that is away makes
-    `everstep_record_up` 0 and nothing else.
+    `everstep_record_up` 0 and nothing else. One that is only slow is shown as it was half a minute ago.
 
     Args:
         store: The record; it is only read.
         fresh_s: Seconds for which a look is good.
         patience_s: Seconds to wait for one.
+        stale_s: Seconds more for which the one before is shown while the next takes long.
     """
 
-    def __init__(self, store: Store, *, fresh_s: float = FRESH_S, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, store: Store, *, fresh_s: float = FRESH_S, patience_s: float = PATIENCE_S, stale_s: float = STALE_S
+    ) -> None:
         self._store = store
         self._fresh_s = fresh_s
         self._patience_s = patience_s
+        self._stale_s = stale_s
+        self._before: list[Sample] = []
+        self._good_until = 0.0
         self._lock = threading.Lock()
         self._look: Future[list[Sample]] | None = None
-        self._looked_at = 0.0
 
     def __call__(self) -> list[Sample]:
         """The metrics, and whether the record could be read for them."""
         with self._lock:
             look, now = self._look, time.monotonic()
-            if look is None or (look.done() and now - self._looked_at >= self._fresh_s):
+            if look is None or (look.done() and now >= self._good_until):
                 look = self._look = Future[list[Sample]]()
-                self._looked_at = now
                 threading.Thread(target=self._fill, args=(look,), name="everstep-metrics", daemon=True).start()
         try:
             return look.result(self._patience_s)
         except TimeoutError:
-            return [Sample(names.RECORD_UP, 0)]
+            shown = self._before and time.monotonic() < self._good_until + self._stale_s
+            return self._before if shown else [Sample(names.RECORD_UP, 0)]
 
     def _fill(self, look: Future[list[Sample]]) -> None:
-        began = time.monotonic()
+        began, rest = time.monotonic(), 0
         try:
             found = [*samples(examine(self._store)), Sample(names.RECORD_UP, 1)]
+            rest = REST
         except Exception as error:
             _logger.debug("the record cannot be read for metrics: %s", error)
             found = [Sample(names.RECORD_UP, 0)]
-        look.set_result([*found, Sample(names.RECORD_LOOK, time.monotonic() - began)])
+        took = time.monotonic() - began
+        found.append(Sample(names.RECORD_LOOK, took))
+        with self._lock:
+            self._before = found
+            self._good_until = began + took + (max(self._fresh_s, took * rest) if self._fresh_s else 0)
+        look.set_result(found)
 
 
 def _labelled(metric: Metric, values: Mapping[str, int]) -> Iterator[Sample]:

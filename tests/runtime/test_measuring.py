@@ -313,7 +313,7 @@ def test_a_record_that_is_broken_takes_nothing_else_from_the_page(shared: Store)
 def test_a_record_that_does_not_answer_is_not_waited_for() -> None:
     """A server behind a cut network: the page says so after its patience, and has the numbers again afterwards."""
     with fresh_postgres() as near, BlackHole(near.url, "far") as way, Store.open(way.url) as store:
-        page = PrometheusPage(RecordSamples(store, fresh_s=0, patience_s=0.2), measures=True)
+        page = PrometheusPage(RecordSamples(store, fresh_s=0, patience_s=0.2, stale_s=0), measures=True)
         url = page.serve("127.0.0.1", 0)
         until(lambda: scrape(url)("everstep_record_up") == 1, "the record")
         way.close()
@@ -323,6 +323,19 @@ def test_a_record_that_does_not_answer_is_not_waited_for() -> None:
         way.open()
         until(lambda: scrape(url)("everstep_record_up") == 1, "the record's return")
         page.close()
+
+
+def test_a_record_that_is_slow_is_shown_as_it_was() -> None:
+    """While the next look takes longer than a page waits, the one before stands, and says that it was good."""
+    with fresh_postgres() as near, BlackHole(near.url, "far") as way, Store.open(way.url) as store:
+        samples = RecordSamples(store, fresh_s=0, patience_s=0.2, stale_s=3600)
+        until(lambda: values(samples).get(("everstep.jobs", ("pending",))) == 0, "the record")
+        way.close()
+        assert values(samples)["everstep.record_up", ()] == 1
+        near.enqueue("graph", {})
+        assert values(samples)["everstep.jobs", ("pending",)] == 0
+        way.open()
+        until(lambda: values(samples).get(("everstep.jobs", ("pending",))) == 1, "the next look")
 
 
 # ---- the pipe of an isolated job
