@@ -95,8 +95,8 @@ _NAMED = re.compile(
     (?<![\w.-])
     (?P<name>[A-Za-z_](?:[\w.-]{0,62}\w)?)
     (?:
-        (?:=|["']\ ?[:=]\ ?|["'],\ ?)[bru]?(?P<quote>["'])      # name="…", "name": "…", ("name", "…")
-        (?P<quoted>(?:(?!(?P=quote)).){4,4096})
+        (?:=|\\?["']\ ?[:=]\ ?|["'],\ ?)[bru]?\\?(?P<quote>["'])  # name="…", "name": "…", ("name", "…")
+        (?P<quoted>(?:(?!\\?(?P=quote)).){4,4096})
       | =(?P<plain>[^\s"',;&)}\]]{4,})                         # name=…, also in an address
       | :\ (?P<header>(?:(?:Bearer|Basic|Token)\ )?[^\s"',]{4,})  # Name: …, as a header is written
     )

@@ -21,6 +21,7 @@ from everstep.credentials import environment_secrets, without_secrets
         ("[(b'X-Auth-Token', b'abcdefg'), (b'Accept', b'text')]", "[(b'X-Auth-Token', b'***'), (b'Accept', b'text')]"),
         ("Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: ***"),
         ("set-cookie: sid=abcdef123", "set-cookie: ***"),
+        (r'"{\"x-api-key\": \"h1ghsecret\", \"n\": 1}"', r'"{\"x-api-key\": \"***\", \"n\": 1}"'),
         ("ValueError: api_key=abcdefgh", "ValueError: api_key=***"),
         ("""{"error": "wrong password='abcdefgh'"}""", """{"error": "wrong password='***'"}"""),
     ],

@@ -1,4 +1,4 @@
-"""Prompts, answers, tool arguments and results as span content: off unless asked for, and bounded when on."""
+"""Prompts, answers, tool arguments and results as span content: off unless asked for; bounded, without credentials."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
+from everstep.credentials import REDACTED, names_secret, without_secrets
 from everstep.observability.attributes import ATTRIBUTE_LIMIT
 
 CAPTURE_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -108,16 +109,28 @@ def _plain(value: object, depth: int = 0) -> object:
         case float():
             return value if math.isfinite(value) else str(value)
         case str():
-            return value.encode("utf-8", "replace").decode()
+            return _text(value).encode("utf-8", "replace").decode()
         case BaseMessage():
             return _plain(_message(value), depth)
         case Mapping():
             entries = cast("Mapping[object, object]", value)
-            return {str(key): _plain(entry, depth + 1) for key, entry in entries.items()}
+            return {_text(str(key)): _named(str(key), entry, depth + 1) for key, entry in entries.items()}
         case list() | tuple() | set() | frozenset():
             return [_plain(entry, depth + 1) for entry in cast("Sequence[object]", value)]
         case _:
             return f"<{type(value).__qualname__}>"
+
+
+def _text(text: str) -> str:
+    """Without credentials; what would be cut away anyway is not searched for them."""
+    if len(text) <= ATTRIBUTE_LIMIT:
+        return without_secrets(text)
+    return f"{without_secrets(text[:ATTRIBUTE_LIMIT])} … {len(text) - ATTRIBUTE_LIMIT} characters cut …"
+
+
+def _named(name: str, value: object, depth: int) -> object:
+    is_secret = isinstance(value, str | bytes) and names_secret(name)
+    return REDACTED if is_secret else _plain(value, depth)
 
 
 def _shortened(value: object, limit: int) -> object:

@@ -157,12 +157,12 @@ class Folder:
             return {graph: store.enqueue(graph, {}).job.public_id for graph in graphs}
 
     @contextmanager
-    def worker(self, *options: str) -> Generator[Worker]:
+    def worker(self, *options: str, **variables: str) -> Generator[Worker]:
         """A worker process for the time of a block; whatever is left of it is killed after it."""
         process = subprocess.Popen(
             [*COMMAND, "worker", "--json", *options],
             cwd=self.path,
-            env=environment(),
+            env=environment(**variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
