@@ -63,8 +63,8 @@ def run(run: Run) -> Section:
     section.tables = [Table("one agent, one AIMessage of 1 KB a step", columns, rows)]
     section.notes = [
         'Plain `add_messages`, `durability="sync"`, synchronous=FULL. `SqliteSaver` runs synchronously, all others on'
-        " an event loop. Everstep keeps LangGraph's stock format, in which every checkpoint holds the whole list, so"
-        " the size stored is the stock one; `DeltaChannel` is LangGraph's remedy."
+        " an event loop. Stock savers store the whole list in every checkpoint; Everstep its growth, and what each"
+        " task wrote."
     ]
     longest = found[lengths[-1]]
     if EVERSTEP in longest and STOCK in longest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -151,3 +151,16 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
             )
             statements.append((_UNREFERENCED, (thread_id, namespace)))
         return statements
+
+    def _freeing(self, place: Place, versions: Mapping[str, Any]) -> list[Statement]:
+        return [
+            (
+                "DELETE FROM checkpoint_blobs WHERE thread_id = %s AND checkpoint_ns = %s AND channel = %s"
+                " AND version = %s",
+                (*place, name, str(version)),
+            )
+            for name, version in versions.items()
+        ]
+
+    def _deletion_of_chunks(self, thread_id: str) -> Statement:
+        return "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_id = %s", (thread_id, CHUNKS)

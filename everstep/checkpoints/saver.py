@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -33,6 +32,7 @@ from everstep.checkpoints.fence import Fence
 from everstep.checkpoints.history import Grown, HistoryGone, NewChunk, StepSerializer
 from everstep.checkpoints.long_lists import LongLists, Shortened
 from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, size_of
+from everstep.checkpoints.thread_operations import ThreadOperations
 from everstep.observability import metric_names
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _without_configuration(config: RunnableConfig) -> RunnableConfig:
     return {**config, "configurable": configurable, "metadata": metadata}
 
 
-class StepSaver(BaseCheckpointSaver[str]):
+class StepSaver(ThreadOperations):
     """A checkpoint saver whose every write is one operation of the record's writer. Made for the store's database.
 
     Args:
@@ -104,15 +104,6 @@ class StepSaver(BaseCheckpointSaver[str]):
 
     def _answers(self, thread_id: str) -> Sequence[tuple[str, str, str, str, str, bytes]]:
         """The writes to the channels of interrupts and answers: namespace, checkpoint, task, channel, type, value."""
-        raise NotImplementedError
-
-    def _deletion_of_runs(self, run_ids: Sequence[str]) -> list[Statement]:
-        raise NotImplementedError
-
-    def _copying(self, source_thread_id: str, target_thread_id: str) -> list[Statement]:
-        raise NotImplementedError
-
-    def _pruning(self, thread_id: str) -> list[Statement]:
         raise NotImplementedError
 
     def chunks_of(self, place: Place, line: tuple[str, int]) -> Sequence[tuple[str, bytes]]:
@@ -256,58 +247,6 @@ class StepSaver(BaseCheckpointSaver[str]):
         progress = {"progressed": any(channel not in CONTROL for channel, _ in writes)}
         future = self._submit(statements, progress, place=place_of(config), task_id=task_id, patient=patient)
         return None if patient else future
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread's checkpoints and writes."""
-        _, statements = self._record(lambda: super(StepSaver, self).delete_thread(thread_id), {})
-        self._submit(statements, None).result()
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """As `delete_thread`."""
-        await self._store.in_thread(self.delete_thread, thread_id)
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints whose metadata name one of these runs, and their writes, in every namespace.
-
-        As LangGraph warns: a `DeltaChannel` of a thread that goes on is rebuilt from its ancestors' writes, so do not
-        delete runs in the middle of a live thread that has one.
-        """
-        self._submit(self._deletion_of_runs(run_ids), None).result()
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As `delete_for_runs`."""
-        await self._store.in_thread(self.delete_for_runs, run_ids)
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a whole thread: every checkpoint and write, in every namespace."""
-        self._submit(self._copying(source_thread_id, target_thread_id), None).result()
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As `copy_thread`."""
-        await self._store.in_thread(self.copy_thread, source_thread_id, target_thread_id)
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Drop old checkpoints.
-
-        Args:
-            thread_ids: The threads.
-            strategy: `keep_latest` keeps the newest checkpoint of each namespace, and those ancestors a `DeltaChannel`
-                in it is rebuilt from; `delete` drops everything.
-
-        Raises:
-            ValueError: Another strategy.
-        """
-        if strategy not in ("keep_latest", "delete"):
-            raise ValueError(f"unknown prune strategy {strategy!r}; use keep_latest or delete")
-        for thread_id in thread_ids:
-            if strategy == "delete":
-                self.delete_thread(thread_id)
-            else:
-                self._submit(self._pruning(thread_id), None).result()
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As `prune`."""
-        await self._store.in_thread(lambda: self.prune(thread_ids, strategy=strategy))
 
     def _record(self, write: Callable[[], Any], values: Mapping[str, Any]) -> tuple[Any, list[Statement]]:
         if self._fence is not None and self._fence.blocked is not None:

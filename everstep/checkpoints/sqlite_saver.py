@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -131,3 +131,9 @@ class SqliteStepSaver(StepSaver, SqliteSaver):
                 (thread_id, namespace, CHUNKS),
             ).fetchall()
         return {line for (line,) in found}
+
+    def _freeing(self, place: Place, versions: Mapping[str, Any]) -> list[Statement]:
+        return []  # a checkpoint has its values in itself
+
+    def _deletion_of_chunks(self, thread_id: str) -> Statement:
+        return "DELETE FROM writes WHERE thread_id = ? AND checkpoint_id = ?", (thread_id, CHUNKS)

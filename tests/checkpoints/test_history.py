@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
@@ -21,12 +21,14 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
+from pydantic import BaseModel
 
 from everstep.checkpoints import history
 from everstep.checkpoints.history import CHUNKS
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreCorrupt
+from tests.checkpoints.test_saver import stock_saver
 
 NUMBERS = itertools.count()
 TEXT = "word " * 600
@@ -59,17 +61,14 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
     max_leaves=4,
 )
-ITEMS = (
-    PLAIN
-    | st.builds(
-        lambda n, text, given: AIMessage(text, id=str(n), additional_kwargs={"g": given}),
-        st.integers(0, 5),
-        st.text(max_size=20),
-        PLAIN,
-    )
-    | st.builds(lambda text: HumanMessage(text), st.text(max_size=30))
-    | st.builds(lambda given: (given, b"x"), PLAIN)
+MESSAGES = st.builds(
+    lambda n, text, given: AIMessage(text, id=str(n), additional_kwargs={"g": given}),
+    st.integers(0, 5),
+    st.text(min_size=9, max_size=20),
+    st.sampled_from([0, 1, True, None, 1.0, "a", [1]]),
 )
+OTHERS = st.builds(HumanMessage, st.text(max_size=30)) | st.builds(lambda given: (given, b"x"), PLAIN)
+ITEMS = MESSAGES | st.builds(lambda given: {"g": given}, PLAIN) | st.one_of(PLAIN, OTHERS)
 
 
 class Step(NamedTuple):
@@ -98,6 +97,7 @@ STEPS = st.lists(
     st.builds(
         Step, st.sampled_from(KINDS), st.sampled_from([0, 0, 0, 1, 2, 3]), st.integers(0, 9), ITEMS, st.booleans()
     ),
+    min_size=8,
     max_size=25,
 )
 
@@ -227,6 +227,66 @@ def test_what_is_read_is_what_a_stock_saver_stores(shared: Store) -> None:
 
     check()
     assert rows(shared) > 0
+
+
+class Point(BaseModel):
+    """An object of a class that nothing is known of."""
+
+    x: Any
+
+
+CHANGES: dict[str, Callable[[list[Any]], Any]] = {
+    "content": lambda items: setattr(items[0], "content", "changed"),
+    "number to truth": lambda items: items[0].additional_kwargs.update(g=True),
+    "order of keys": lambda items: items[0].additional_kwargs.update(g=items[0].additional_kwargs.pop("g")),
+    "sign of zero": lambda items: items[0].additional_kwargs.update(h=-0.0),
+    "nested": lambda items: items[0].additional_kwargs["deep"]["list"].append(1),
+    "extra": lambda items: setattr(items[0], "further", 2),
+    "tool call": lambda items: items[0].tool_calls[0]["args"].update(a=2),
+    "class": lambda items: operator.setitem(items, 0, AIMessageChunk(**items[0].model_dump(exclude={"type"}))),
+    "dictionary": lambda items: items[1]["list"].append(1),
+    "tuple for list": lambda items: items[1].update(list=(1,)),
+    "object": lambda items: setattr(items[2], "x", 2),
+    "bytes": lambda items: items[3].update(bytes=bytearray(b"x")),
+    "item": lambda items: operator.setitem(items, 1, "other"),
+    "removed": lambda items: items.pop(0),
+    "swapped": lambda items: items.reverse(),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_a_change_in_place_is_stored(store: Store, change: str) -> None:
+    """Whatever is changed in an item that is stored already, the next checkpoint has it, and the one before has not."""
+    message = AIMessage(
+        TEXT,
+        id="1",
+        additional_kwargs={"g": 1, "h": 0.0, "deep": {"list": []}},
+        tool_calls=[{"name": "tool", "args": {"a": 1}, "id": "call"}],
+        further=1,
+    )
+    items: list[Any] = [message, {"list": [1]}, Point(x=1), {"bytes": b"x"}]
+    places: list[list[RunnableConfig]] = []
+    for saver, name in ((StepSaver(store), "grown"), (StepSaver(store, full_lists=True), "whole")):
+        own, config, places = copy.deepcopy(items), thread(name), [*places, []]
+        for version in ("1", "2", "3"):
+            checkpoint = empty_checkpoint()
+            checkpoint["channel_values"], checkpoint["channel_versions"] = {"items": own}, {"items": version}
+            config = saver.put(config, checkpoint, {}, {"items": version})
+            places[-1].append(config)
+            if version == "1":
+                CHANGES[change](own)
+            own.append(AIMessage(TEXT, id=version))
+    assert rows(store) == 3
+    grown, whole = ([values_of(StepSaver(store), place) for place in each] for each in places)
+    assert grown == whole
+    assert len(set(whole)) == 3
+
+
+def values_of(saver: StepSaver, config: RunnableConfig) -> str:
+    """What a checkpoint holds."""
+    found = saver.get_tuple(config)
+    assert found is not None
+    return repr(found.checkpoint["channel_values"])
 
 
 # ---- graphs, against LangGraph without us
@@ -413,6 +473,24 @@ def test_a_thread_with_whole_lists_is_gone_on_with(store: Store) -> None:
         assert read is not None
         assert len(read.checkpoint["channel_values"]["items"]) == 4
     assert len(list(StepSaver(store).list(thread("thread")))) == 5
+
+
+@pytest.mark.both_databases
+def test_a_thread_can_be_made_readable_for_stock_savers(shared: Store) -> None:
+    """`store_whole` leaves every checkpoint as it reads, in LangGraph's format, and no parts."""
+    saver = StepSaver(shared)
+    graph = talk(saver)
+    graph.invoke(
+        {"messages": [HumanMessage(TEXT, id="b")], "log": [], "deltas": []}, thread("thread"), durability="sync"
+    )
+    everything: RunnableConfig = {"configurable": {"thread_id": "thread"}}
+    before = [seen(found) for found in saver.list(everything)]
+    saver.store_whole("thread")
+    assert rows(shared) == 0
+    assert [seen(found) for found in StepSaver(shared).list(everything)] == before
+    with stock_saver(shared) as stock:
+        assert [seen(found) for found in stock.list(everything)] == before
+        assert talk(stock).invoke(Command(resume="yes"), thread("thread"))["count"] == 8
 
 
 @pytest.mark.both_databases

@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 from typing import Annotated, Any, TypedDict
 
+from langchain_core.messages import AIMessage, RemoveMessage
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
 from tests.support.accepted import Talk
@@ -63,6 +65,31 @@ def looping() -> Any:
     builder.add_node("step", step)
     builder.add_edge(START, "step")
     builder.add_conditional_edges("step", lambda state: "step" if state["count"] < 4 else END)
+    return builder.compile()
+
+
+def talking() -> Any:
+    """A conversation that is stored by its growth: messages are added, one is replaced, one removed, one changed."""
+    text = "word " * 500
+
+    class Talk(State, total=False):
+        messages: Annotated[list[Any], add_messages]
+
+    builder = StateGraph(Talk)
+
+    def say(state: Talk) -> Any:
+        count = state.get("count", 0)
+        bodies(state, f"say {count}")
+        said: list[Any] = [AIMessage(f"{count} {act(state['world'], f'say {count}')} {text}", id=str(count))]
+        if count == 2:
+            said += [AIMessage("instead", id="1"), RemoveMessage(id="0")]
+        if count == 3:
+            state["messages"][0].content = "changed in place"
+        return {"count": count + 1, "messages": said}
+
+    builder.add_node("say", say)
+    builder.add_edge(START, "say")
+    builder.add_conditional_edges("say", lambda state: "say" if state["count"] < 5 else END)
     return builder.compile()
 
 
@@ -248,6 +275,7 @@ def verified() -> Any:
 SHAPES: dict[str, Any] = {
     "linear": linear,
     "looping": looping,
+    "talking": talking,
     "asking": asking,
     "parallel": parallel,
     "nested": nested,

@@ -1,0 +1,130 @@
+"""What a saver does to whole threads: delete, copy, prune, and store their long lists as a stock saver does."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from everstep.checkpoints.history import Grown
+from everstep.checkpoints.long_lists import LongLists
+from everstep.checkpoints.recorder import Place, Statement, place_of
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
+
+
+class ThreadOperations(BaseCheckpointSaver[str]):
+    """See `StepSaver`, which says how a write is recorded and submitted."""
+
+    _store: Store
+    _lists: LongLists
+
+    def _record(self, write: Callable[[], Any], values: Mapping[str, Any]) -> tuple[Any, list[Statement]]:
+        raise NotImplementedError
+
+    def _submit(self, statements: list[Statement], progress: dict[str, Any] | None) -> Future[None]:
+        raise NotImplementedError
+
+    # ---- what differs between databases
+
+    def _deletion_of_runs(self, run_ids: Sequence[str]) -> list[Statement]:
+        raise NotImplementedError
+
+    def _copying(self, source_thread_id: str, target_thread_id: str) -> list[Statement]:
+        raise NotImplementedError
+
+    def _pruning(self, thread_id: str) -> list[Statement]:
+        raise NotImplementedError
+
+    def _freeing(self, place: Place, versions: Mapping[str, Any]) -> list[Statement]:
+        """Make room for other values of these versions of channels, where values are kept by version."""
+        raise NotImplementedError
+
+    def _deletion_of_chunks(self, thread_id: str) -> Statement:
+        raise NotImplementedError
+
+    # ----
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread's checkpoints and writes."""
+        _, statements = self._record(lambda: super(ThreadOperations, self).delete_thread(thread_id), {})
+        self._submit(statements, None).result()
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await self._store.in_thread(self.delete_thread, thread_id)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints whose metadata name one of these runs, and their writes, in every namespace.
+
+        As LangGraph warns: a `DeltaChannel` of a thread that goes on is rebuilt from its ancestors' writes, so do not
+        delete runs in the middle of a live thread that has one.
+        """
+        self._submit(self._deletion_of_runs(run_ids), None).result()
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`."""
+        await self._store.in_thread(self.delete_for_runs, run_ids)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a whole thread: every checkpoint and write, in every namespace."""
+        self._submit(self._copying(source_thread_id, target_thread_id), None).result()
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`."""
+        await self._store.in_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Drop old checkpoints.
+
+        Args:
+            thread_ids: The threads.
+            strategy: `keep_latest` keeps the newest checkpoint of each namespace, and those ancestors a `DeltaChannel`
+                in it is rebuilt from; `delete` drops everything.
+
+        Raises:
+            ValueError: Another strategy.
+        """
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"unknown prune strategy {strategy!r}; use keep_latest or delete")
+        for thread_id in thread_ids:
+            if strategy == "delete":
+                self.delete_thread(thread_id)
+            else:
+                self._submit(self._pruning(thread_id), None).result()
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`."""
+        await self._store.in_thread(lambda: self.prune(thread_ids, strategy=strategy))
+
+    def store_whole(self, thread_id: str) -> None:
+        """Store the lists of a thread's checkpoints whole in each, so that a stock saver can read the thread.
+
+        That is what a stock saver stores: of a long conversation very much. `prune` it before to keep its newest state
+        alone. Nobody should work on the thread meanwhile.
+        """
+        self._store.settle()
+        for found in [*super().list({"configurable": {"thread_id": thread_id}})]:
+            values, place = found.checkpoint["channel_values"], place_of(found.config)
+            versions = {
+                name: found.checkpoint["channel_versions"][name]
+                for name, value in values.items()
+                if isinstance(value, Grown)
+            }
+            if versions:
+                self._lists.restore(self.serde, found)
+                root: RunnableConfig = {"configurable": {"thread_id": place[0], "checkpoint_ns": place[1]}}
+                parent, put = found.parent_config or root, super().put
+                write = functools.partial(put, parent, found.checkpoint, found.metadata, versions)
+                _, statements = self._record(write, values)
+                self._submit([*self._freeing(place, versions), *statements], None).result()
+        self._submit([self._deletion_of_chunks(thread_id)], None).result()
+
+    async def astore_whole(self, thread_id: str) -> None:
+        """As `store_whole`."""
+        await self._store.in_thread(self.store_whole, thread_id)
