@@ -77,6 +77,7 @@ SHOWN: dict[str, tuple[type, ...]] = {
     "reviews": (list,),
     "evidence": (list,),
     "events": (list,),
+    "legs": (list,),
     "acceptance": (dict, type(None)),
     "next_action": TEXT,
 }

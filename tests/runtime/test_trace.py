@@ -226,7 +226,15 @@ def test_spans_are_shown_where_they_are_stored(shared: Store) -> None:
         job,
         [
             a_span(10, "step 1 plan", root, everstep__step=1, everstep__node="plan"),
-            a_span(11, "chat gpt", f"{10:016x}", **chat, gen_ai__usage__cost=0.002, gen_ai__input__messages=CANARY),
+            a_span(
+                11,
+                "chat gpt",
+                f"{10:016x}",
+                **chat,
+                gen_ai__usage__cost=0.002,
+                gen_ai__input__messages=CANARY,
+                http__url=CANARY,
+            ),
             a_span(
                 12, "execute_tool read", f"{10:016x}", gen_ai__operation__name="execute_tool", error="OSError: gone"
             ),
