@@ -144,3 +144,17 @@ def test_a_pruned_job_takes_its_spans_along(store, clock):
         return [*connection.execute(select(spans_table)), *connection.execute(select(outbox_table))]
 
     assert store.read(rows) == []
+
+
+def test_a_destination_is_taken_by_one_at_a_time(store):
+    """Who looked at the same moment takes nothing; after the lease's end, or its release, another does."""
+
+    def takes(holder: str, now: int) -> bool:
+        return store.write(partial(span_outbox.take, name="here", holder=holder, now=now, lease_ms=100)).result()
+
+    assert [takes("one", 0), takes("other", 0), takes("one", 50), takes("other", 149)] == [True, False, True, False]
+    assert takes("other", 150)
+    store.write(partial(span_outbox.release, name="here", holder="one", now=151)).result()
+    assert not takes("one", 151)
+    store.write(partial(span_outbox.release, name="here", holder="other", now=152)).result()
+    assert takes("one", 152)
