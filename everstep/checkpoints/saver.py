@@ -10,9 +10,8 @@ connection of its own. So a write by a worker that lost its claim changes nothin
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from sqlalchemy import Connection
 
 from everstep import crash
 from everstep.checkpoints import claims, jobs, payload, serialization
+from everstep.checkpoints.change_warnings import NEXT_NODE, ChangeWarnings
 from everstep.checkpoints.fence import Fence
 from everstep.checkpoints.history import Grown, HistoryGone, NewChunk, StepSerializer
 from everstep.checkpoints.long_lists import LongLists, Shortened
@@ -38,12 +38,9 @@ from everstep.observability import metric_names
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
 
-logger = logging.getLogger("everstep.state")
-
 INTERRUPT, RESUME, ERROR = "__interrupt__", "__resume__", "__error__"
 CONTROL = frozenset({INTERRUPT, RESUME, ERROR, "__error_source_node__"})
 """Channels that tell what happened to a task, not what it produced."""
-_NEXT_NODE = "branch:to:"
 _KEPT = frozenset("thread_id checkpoint_ns checkpoint_id checkpoint_map run_id everstep_job everstep_leg".split())
 
 
@@ -83,17 +80,15 @@ class StepSaver(ThreadOperations):
     stores_what_changed = False
     """Whether the stock saver stores the values of those channels alone whose version is new."""
 
-    def __init__(
-        self, store: Store, fence: Fence | None = None, *, full_lists: bool = False
-    ) -> None:  # the stock saver's was called
+    def __init__(self, store: Store, fence: Fence | None = None, *, full_lists: bool = False) -> None:
+        # the stock saver's was called
         self.serde = StepSerializer()
         self._lists = LongLists(self)
         self._full_lists = full_lists
         self._store = store
         self._fence = fence
         self._recording = threading.local()
-        self._seen: set[str] = set()
-        self._warned: set[str] = set()
+        self._warnings = ChangeWarnings()
         self._unwritten: dict[Place, BaseException] = {}  # touched by the writer's thread alone
 
     def recorder(self) -> Recorder:
@@ -174,13 +169,11 @@ class StepSaver(ThreadOperations):
     ) -> tuple[RunnableConfig, Shortened, Future[None]]:
         crash.point("checkpoint.before_put")
         values = checkpoint["channel_values"]
-        first = {name: values[name] for name in new_versions if name in values and name not in self._seen}
-        self._seen.update(first)
-        self._warn_of_changes(first.items())
+        self._warnings.look_at_first(self.serde, {name: values[name] for name in new_versions if name in values})
         progress: dict[str, Any] = {}
         if not config.get("configurable", {}).get("checkpoint_ns"):
             updated = checkpoint.get("updated_channels") or ()
-            nodes = [name.removeprefix(_NEXT_NODE) for name in updated if name.startswith(_NEXT_NODE)]
+            nodes = [name.removeprefix(NEXT_NODE) for name in updated if name.startswith(NEXT_NODE)]
             progress = {"step": max(metadata.get("step", 0), 0), "node": ", ".join(nodes) or None}
 
         def write() -> tuple[RunnableConfig, Shortened]:
@@ -232,7 +225,7 @@ class StepSaver(ThreadOperations):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Future[None] | None:
         """Submit it; the future is what its caller has to wait for."""
-        self._warn_of_changes(writes)
+        self._warnings.look_at(self.serde, writes)
         writes = [(channel, _without_secrets(value) if channel == ERROR else value) for channel, value in writes]
         if self._fence is not None and not all(channel in CONTROL for channel, _ in writes):
             self._fence.end_task(task_id)
@@ -320,23 +313,6 @@ class StepSaver(ThreadOperations):
             future = fence.write(operation, patient=patient, task_id=task_id, graph_ns=graph_ns)
         future.add_done_callback(told)
         return future
-
-    def _warn_of_changes(self, values: Iterable[tuple[str, Any]]) -> None:
-        """Once for each channel: say what would come back changed after a crash.
-
-        What the nodes write is looked at, and of each checkpoint the channels no earlier one had; so the effort grows
-        with what is written, not with the state.
-        """
-        for name, value in values:
-            if name in self._warned or name.startswith((_NEXT_NODE, "__")) or serialization.is_exact(value):
-                continue
-            try:
-                changed = serialization.changes(self.serde, name, value)
-            except Exception:  # the write itself reports what cannot be stored
-                continue
-            for line in changed:
-                self._warned.add(name)
-                logger.warning("state is not stored exactly: %s", line)
 
     # ---- reading
 
