@@ -3,6 +3,7 @@
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv-bench/.ready
+PROCESSES := auto
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check format bench lock clean
@@ -20,9 +21,9 @@ $(READY): requirements.lock pyproject.toml scripts/setup
 demo: $(READY) ## Kill agents at step 40 and see them go on at step 41
 	@$(BIN)/everstep demo
 
-test: $(READY) ## Run the tests
+test: $(READY) ## Run the tests on all cores; TESTS="tests/cli -k review" for a part, PROCESSES=0 for one process
 	@sh scripts/setup-browser
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal $(TESTS)
 
 lint: $(READY) ## Check style, types and the layers
 	@$(BIN)/ruff check .

