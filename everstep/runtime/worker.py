@@ -43,7 +43,7 @@ from everstep.runtime.leg_spans import DeadLegs
 from everstep.runtime.node_threads import NodeThreads
 from everstep.runtime.outage import RecordOutage
 from everstep.runtime.probes import Probes
-from everstep.runtime.run import Listener, Run, Surroundings
+from everstep.runtime.run import Listener, Run, Surroundings, about
 from everstep.runtime.unserved import Unserved
 
 if TYPE_CHECKING:
@@ -345,7 +345,8 @@ class Worker:
         else:
             run = Run(around, job, own_loop=self._own_loop)
         if degree:
-            logger.warning("job %s may be what ended a worker: it runs apart from others", job.public_id)
+            with about(job, worker=self.id):
+                logger.warning("job %s may be what ended a worker: it runs apart from others", job.public_id)
         if self._draining:  # it was claimed as the drain began
             run.drain()
         self._running[job.id] = run
