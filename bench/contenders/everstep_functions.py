@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from everstep.checkpoints import claims, jobs
-from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.jobs import Job, Move
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
 from everstep.runtime.identity import worker_id
@@ -59,8 +59,8 @@ class Queue:
         now = self._store.clock.now_ms()
 
         def operation(connection: Connection) -> list[Job]:
-            for job in done:
-                jobs.transition(connection, job, "done", now=now, actor=self._me, reason="finished", result_json="null")
+            moves = [Move(job, "done", "finished", {"result_json": "null"}) for job in done]
+            jobs.transition_all(connection, moves, now=now, actor=self._me)
             if not claim:
                 return []
             return claims.claim(connection, now=now, worker=self._me, lease_ms=LEASE_MS, limit=self._batch)

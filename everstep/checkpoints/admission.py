@@ -12,13 +12,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, func, not_, or_, select, true
 
-from everstep.checkpoints import services
+from everstep.checkpoints import job_statements, services
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs, job_services
 from everstep.checkpoints.services import Service
 
-WAITING = ("pending", "retry")
-LIVING = (*WAITING, "running")
 ANYBODY_TRIES_FROM = 3
 """After so many tries in a row that met the outage any job may try: it may be the fault of the one that did."""
 _LOCK = 0x4556434C  # any number, as long as all workers take the same, and no migration
@@ -56,6 +54,11 @@ class Admission:
     keyed: bool
 
     @classmethod
+    def of_all(cls, limits: Limits, *, now: int, graphs: Collection[str] | None = None) -> Admission:
+        """All may start that have no concurrency key: no gate is closed, and nothing is limited."""
+        return cls(limits, graphs, {}, set(), Counter(), Counter(), Counter(), now, keyed=False)
+
+    @classmethod
     def read(
         cls,
         connection: Connection,
@@ -76,15 +79,12 @@ class Admission:
             dead_workers: Workers proven dead: what they hold does not run.
             lock: Keep other workers from counting at the same time; one that only looks need not.
         """
-        closed = {service.name: service for service in services.every(connection, gate="closed")}
-        keyed = connection.execute(
-            select(exists().where(agent_jobs.c.status.in_(LIVING), agent_jobs.c.concurrency_key.is_not(None)))
-        ).scalar_one()
-        if not (closed or keyed or limits.graphs or limits.services):
-            return cls(limits, graphs, closed, set(), Counter(), Counter(), Counter(), now, keyed=False)
+        any_closed, keyed = job_statements.CLOSED_AND_KEYED.run(connection).fetchone()
+        if not (any_closed or keyed or limits.graphs or limits.services):
+            return cls.of_all(limits, now=now, graphs=graphs)
         if lock and connection.dialect.name == "postgresql":
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-            closed = {service.name: service for service in services.every(connection, gate="closed")}
+        closed = {service.name: service for service in services.every(connection, gate="closed")}
         runs = and_(
             agent_jobs.c.status == "running",
             agent_jobs.c.lease_until > now,
@@ -100,7 +100,7 @@ class Admission:
             _count(connection, agent_jobs.c.concurrency_key, runs) if keyed else Counter(),
             _count(connection, job_services.c.service, runs) if limits.services else Counter(),
             now,
-            keyed,
+            bool(keyed),
         )
 
     def clause(self) -> ColumnElement[bool]:
@@ -179,14 +179,14 @@ class Admission:
             or (job.status != "running" and any(name in self.held for name in names))
         )
 
-    def start(self, connection: Connection, job: Job, needed: Iterable[str], *, now: int) -> None:
+    def start(self, connection: Connection, job: Job, claim_no: int, needed: Iterable[str]) -> None:
         """It starts: it holds its places, and tries what is closed.
 
         Args:
             connection: The write transaction.
-            job: The job as it is claimed now.
+            job: The job.
+            claim_no: The claim it starts under.
             needed: The services it needs.
-            now: UTC milliseconds.
         """
         self.by_graph[job.graph] += 1
         if job.concurrency_key is not None:
@@ -194,7 +194,7 @@ class Admission:
         for name in needed:
             self.by_service[name] += 1
             if name in self.closed and name not in self.held:
-                services.begin_trial(connection, self.closed[name], job, now=now)
+                services.begin_trial(connection, self.closed[name], job, claim_no, now=self.now)
                 self.held.add(name)
 
 

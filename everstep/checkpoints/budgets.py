@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from sqlalchemy import Connection, func, literal, select, update
 
-from everstep.checkpoints import jobs, reviews
+from everstep.checkpoints import job_statements, jobs, reviews
 from everstep.checkpoints.answers import MISSING
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import Budget
@@ -134,9 +134,8 @@ def family(connection: Connection, job_id: int, *, lock: bool = False) -> list[A
 
 def binding(connection: Connection, job_id: int) -> list[Account]:
     """As `family`, but cheap for the many jobs that nothing limits: then there are none."""
-    query = select(agent_jobs.c.parent_id, agent_jobs.c.budget_json).where(agent_jobs.c.id == job_id)
-    row = connection.execute(query).one()
-    return [] if row.parent_id is None and row.budget_json is None else family(connection, job_id)
+    parent_id, budget_json = job_statements.BUDGET.run(connection, {"job": job_id}).fetchone()
+    return [] if parent_id is None and budget_json is None else family(connection, job_id)
 
 
 def why_stop(
@@ -200,8 +199,8 @@ def note(connection: Connection, job_id: int, claim_no: int, **columns: int) -> 
     Returns:
         Whether the claim still holds.
     """
-    held = (agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running")
-    return connection.execute(update(agent_jobs).where(*held).values(**columns)).rowcount > 0
+    statement = job_statements.set_while_claimed(tuple(columns))
+    return statement.run(connection, {**columns, "job": job_id, "claim": claim_no}).rowcount > 0
 
 
 def raise_(

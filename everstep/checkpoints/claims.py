@@ -5,15 +5,16 @@ Every function runs inside a write transaction it is given.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select, update
 
-from everstep.checkpoints import deaths
-from everstep.checkpoints.admission import WAITING, Admission, Limits
-from everstep.checkpoints.jobs import Job, LostClaim, get, job_of, transition
+from everstep.checkpoints import deaths, job_statements
+from everstep.checkpoints.admission import Admission, Limits
+from everstep.checkpoints.job_statements import WAITING
+from everstep.checkpoints.jobs import Job, LostClaim, Move, from_row, get, job_of, transition, transition_all
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.standstill import Standstill, newest_event
 
@@ -31,7 +32,7 @@ def claim(
     lease_ms: int,
     limit: int,
     dead_workers: Collection[str] = (),
-    graphs: Collection[str] | None = None,
+    graphs: Sequence[str] | None = None,
     running: Collection[int] = (),
     limits: Limits | None = None,
     rebooted: Collection[str] = (),
@@ -60,14 +61,22 @@ def claim(
             minutes at most.
         told: Told of each leg whose process is found to be gone (`deaths.judge`).
     """
-    admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, dead_workers=dead_workers)
-    passed_over = set(running)
+    look = _Look(connection, limits or Limits(), now, graphs, dead_workers, frozenset(running))
+    passed_over: set[int] = set()
     claimed: list[Job] = []
+    waiting: list[Move] = []
     judged: set[int] = set()
-    while len(claimed) < limit:
-        may_start = and_(agent_jobs.c.id.not_in(tuple(passed_over)), admission.clause())
-        found = _first(connection, _ready(now, graphs, dead_workers), may_start, limit - len(claimed))
+
+    def start_those_waiting() -> list[Job]:
+        claimed.extend(transition_all(connection, waiting, now=now, actor=worker))
+        waiting.clear()
+        return claimed
+
+    while (room := limit - len(claimed) - len(waiting)) > 0:
+        found = look.first(room, passed_over | {move.job.id for move in waiting})
+        admission = look.admission
         needed = admission.needs(connection, found)
+        judged_before = len(judged)
         for job in found:
             services = needed.get(job.id, ())
             if job.id in judged:
@@ -76,45 +85,55 @@ def claim(
                 continue
             reason, count = "claimed", dict[str, int]()
             if job.status == "running":
+                start_those_waiting()  # a judgement looks at what else that worker held
                 if deaths.is_unripe(connection, job, dead_workers, now=now, patience_ms=min(lease_ms // 2, MOMENT_MS)):
                     passed_over.add(job.id)
                     continue
                 reason = f"taken over from {job.leased_by}, which is gone, at step {job.step}"
                 judgement = deaths.judge(connection, job, dead_workers, rebooted, now=now, actor=worker, told=told)
-                judged |= judgement.given_back
+                judged |= {job.id, *judgement.given_back}
                 if judgement.count is None:
                     continue
                 count = judgement.count
-            alone = deaths.degree(replace(job, **count)) >= alone_from
-            if alone and (claimed or running):
+            alone = deaths.degree(replace(job, **count)) >= alone_from if count else deaths.degree(job) >= alone_from
+            if alone and (claimed or waiting or running):
                 _postpone(connection, job, count, now, worker)
                 if now - job.next_run_at < HOLD_UP_MS:
-                    return claimed
+                    return start_those_waiting()
                 passed_over.add(job.id)
                 continue
-            started = _start(connection, job, reason, now, worker, lease_ms, **count)
-            admission.start(connection, started, services, now=now)
-            claimed.append(started)
+            start = _start(job, reason, now, worker, lease_ms, count)
+            waiting.append(start)
+            admission.start(connection, job, job.claim_no + 1, services)
+            if alone or job.status == "running":
+                start_those_waiting()
             if alone:
                 return claimed
-        if not found:
+        if len(found) < room and len(judged) == judged_before:
             break
-    return claimed
+    return start_those_waiting()
 
 
 def anything_ready(
     connection: Connection,
     *,
     now: int,
-    graphs: Collection[str] | None,
+    graphs: Sequence[str] | None,
     limits: Limits | None = None,
     running: Collection[int] = (),
     memory: Standstill | None = None,
 ) -> bool:
     """Whether a claim would find anything; a look that locks nothing, and is quick as long as it remembers."""
-    admission = Admission.read(connection, limits or Limits(), now=now, graphs=graphs, lock=False)
+    limits, memory = limits or Limits(), memory or Standstill()
+    if not (limits.graphs or limits.services):
+        look = job_statements.look_around(None if graphs is None else len(graphs))
+        closed, keyed, ready = look.run(connection, {"now": now, **_numbered(graphs)}).fetchone()
+        if not (closed or keyed):
+            memory.forget()
+            return bool(ready)
+    admission = Admission.read(connection, limits, now=now, graphs=graphs, lock=False)
     may_start = and_(agent_jobs.c.id.not_in(tuple(running)), admission.clause())
-    memory, held_by = memory or Standstill(), admission.held_by(running)
+    held_by = admission.held_by(running)
     event = newest_event(connection)
     changed = memory.changed(held_by, now=now)
     *waiting, lost = _ready(now, graphs, ())
@@ -127,9 +146,71 @@ def anything_ready(
     return False
 
 
-def _ready(now: int, graphs: Collection[str] | None, dead_workers: Collection[str]) -> list[ColumnElement[bool]]:
-    """What is ready, apart by status: so each part is found in its order by an index, however much waits behind it."""
-    due = agent_jobs.c.next_run_at + 0 <= now  # not by its index, whose order would have to be sorted anew
+def other_holders(connection: Connection, *, worker: str, graphs: Sequence[str]) -> list[str]:
+    """The other workers that hold a job of these graphs."""
+    statement = job_statements.other_holders(len(graphs))
+    return [str(row[0]) for row in statement.run(connection, {"leased_by": worker, **_numbered(graphs)}).fetchall()]
+
+
+class _Look:
+    """What is ready: a single statement as long as nothing limits which of it may start.
+
+    Attributes:
+        admission: Which of it may.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        limits: Limits,
+        now: int,
+        graphs: Sequence[str] | None,
+        dead_workers: Collection[str],
+        running: frozenset[int],
+    ) -> None:
+        self._connection = connection
+        self._running = running
+        self._limits = limits
+        self._now = now
+        self._graphs = graphs
+        self._dead_workers = dead_workers
+        self._plain = not (dead_workers or limits.graphs or limits.services)
+        self.admission = Admission.of_all(limits, now=now, graphs=graphs) if self._plain else self._read()
+
+    def first(self, number: int, passed_over: Collection[int]) -> list[Job]:
+        """The first so many jobs but for some, locked; what another transaction has locked is passed over.
+
+        What the worker still runs is not among them. Of that, what was settled as ready again may hide others, until
+        its run is over.
+        """
+        passed_over = self._running.union(passed_over)
+        if self._plain:
+            look = job_statements.look_for_ready(None if self._graphs is None else len(self._graphs))
+            most = {"most": number + len(passed_over - self._running), "most_lost": number + len(passed_over)}
+            values = {"now": self._now, **most, **_numbered(self._graphs)}
+            rows = look.run(self._connection, values).fetchall()
+            closed, keyed, *_ = rows[0]
+            if not (closed or keyed):
+                found = [from_row(row[2:]) for row in rows if row[2] is not None]
+                return _in_order(job for job in found if job.id not in passed_over)[:number]
+            self._plain, self.admission = False, self._read()
+        may_start = and_(agent_jobs.c.id.not_in(tuple(passed_over)), self.admission.clause())
+        ready = _ready(self._now, self._graphs, self._dead_workers)
+        return _first(self._connection, ready, may_start, number)
+
+    def _read(self) -> Admission:
+        return Admission.read(
+            self._connection, self._limits, now=self._now, graphs=self._graphs, dead_workers=self._dead_workers
+        )
+
+
+def _numbered(graphs: Sequence[str] | None) -> dict[str, str]:
+    return {f"graph_{number}": name for number, name in enumerate(graphs or ())}
+
+
+def _ready(now: int, graphs: Sequence[str] | None, dead_workers: Collection[str]) -> list[ColumnElement[bool]]:
+    """As in `job_statements`; also what a worker holds that is proven dead."""
+    due = agent_jobs.c.next_run_at + 0 <= now
     lost = or_(agent_jobs.c.lease_until <= now, agent_jobs.c.leased_by.in_(tuple(dead_workers)))
     parts = [and_(agent_jobs.c.status == status, due) for status in WAITING]
     parts.append(and_(agent_jobs.c.status == "running", lost))
@@ -146,15 +227,16 @@ def _first(
         query = select(agent_jobs).where(part, may_start).order_by(*order).limit(limit)
         rows = connection.execute(query.with_for_update(skip_locked=True)).mappings()
         found += [job_of(row) for row in rows]
-    return sorted(found, key=lambda job: (job.due_rank, job.id))[:limit]
+    return _in_order(found)[:limit]
 
 
-def _start(connection: Connection, job: Job, reason: str, now: int, worker: str, lease_ms: int, **changes: int) -> Job:
+def _in_order(found: Iterable[Job]) -> list[Job]:
+    return sorted(found, key=lambda job: (job.due_rank, job.id))
+
+
+def _start(job: Job, reason: str, now: int, worker: str, lease_ms: int, count: Mapping[str, int]) -> Move:
     lease = {"claim_no": job.claim_no + 1, "leased_by": worker, "lease_until": now + lease_ms}
-    attempts = job.attempts + 1
-    return transition(
-        connection, job, "running", now=now, actor=worker, reason=reason, attempts=attempts, **lease, **changes
-    )
+    return Move(job, "running", reason, {"attempts": job.attempts + 1, **lease, **count})
 
 
 def _postpone(connection: Connection, job: Job, count: dict[str, int], now: int, worker: str) -> None:
@@ -221,11 +303,8 @@ def fence(connection: Connection, job_id: int, claim_no: int, *, writing: bool =
     Raises:
         LostClaim: It is not; the caller must write nothing.
     """
-    held = select(agent_jobs.c.id).where(
-        agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running"
-    )
-    held = held.with_for_update() if writing else held
-    if connection.execute(held).first() is None:
+    statement = job_statements.HOLD_CLAIM if writing else job_statements.LOOK_AT_CLAIM
+    if statement.run(connection, {"job": job_id, "claim": claim_no}).fetchone() is None:
         raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")
 
 
@@ -245,11 +324,7 @@ def advance(
     Raises:
         LostClaim: The claim is no longer the job's.
     """
-    held = and_(agent_jobs.c.id == job_id, agent_jobs.c.claim_no == claim_no, agent_jobs.c.status == "running")
-    changed = connection.execute(
-        update(agent_jobs)
-        .where(held)
-        .values(input_applied=1, progress=agent_jobs.c.progress + int(progressed), updated_at=now, **columns)
-    )
-    if changed.rowcount == 0:
+    columns |= {"updated_at": now}
+    values = {**columns, "job": job_id, "claim": claim_no, "more": int(progressed)}
+    if job_statements.advance(tuple(columns)).run(connection, values).rowcount == 0:
         raise LostClaim(f"claim {claim_no} of job row {job_id} is no longer its claim")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, inspect
+from sqlalchemy import ColumnElement, Connection, Engine, Table, bindparam, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 
+from everstep.checkpoints.statements import Statement
 from everstep.clock import Clock
 from everstep.errors import StoreUrlInvalid
 
@@ -140,15 +142,22 @@ def of_url(url: str) -> Database:
     )
 
 
-def insert_or_ignore(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+def insert_or_ignore(connection: Connection, table: Table, values: Mapping[str, Any]) -> Sequence[Any] | None:
     """Insert a row, unless there is one already; the table's unique constraints decide, never a look before.
 
     Returns:
-        Whether it was inserted.
+        The row as it was inserted, with all its columns; None if there was one.
     """
-    dialect: Any = postgresql if connection.dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(table).values(**values).on_conflict_do_nothing().returning(table.c.id)
-    return connection.execute(statement).first() is not None
+    statement = _insertion(table, tuple(values), connection.dialect.name)
+    rows = statement.run(connection, values).fetchall()
+    return rows[0] if rows else None
+
+
+@cache
+def _insertion(table: Table, columns: tuple[str, ...], dialect: str) -> Statement:
+    kind: Any = postgresql if dialect == "postgresql" else sqlite
+    row: dict[str, Any] = {name: bindparam(name) for name in columns}
+    return Statement(kind.insert(table).values(row).on_conflict_do_nothing().returning(*table.c))
 
 
 def has_id(column: ColumnElement[str], given: str) -> ColumnElement[bool]:

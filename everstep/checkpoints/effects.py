@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import Connection, RowMapping, and_, insert, select, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, insert, or_, select, update
 
 from everstep.checkpoints import claims, jobs
 from everstep.checkpoints.schema import agent_jobs, reviews
 from everstep.checkpoints.schema import effects as table
+from everstep.checkpoints.statements import Statement
 from everstep.errors import JobStateConflict
 
 if TYPE_CHECKING:
@@ -85,6 +86,13 @@ def _plain(value: Any) -> bool:
     return type(value) in (str, int, float, bool, type(None))
 
 
+_UNSETTLED = Statement(
+    select(table)
+    .where(table.c.job_id == bindparam("job_id"), or_(table.c.state == "intended", table.c.state == "unknown"))
+    .order_by(table.c.id)
+)
+
+
 def _effect(row: RowMapping) -> Effect:
     return Effect(**row)
 
@@ -105,7 +113,7 @@ def of_job(connection: Connection, job_id: int) -> list[Effect]:
 
 def unsettled(connection: Connection, job_id: int) -> list[Effect]:
     """A job's effects that may or may not have happened."""
-    return [effect for effect in of_job(connection, job_id) if effect.state in ("intended", "unknown")]
+    return [Effect(**row) for row in _UNSETTLED.rows(connection, {"job_id": job_id})]
 
 
 def begin(

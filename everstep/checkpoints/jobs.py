@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, insert, select, update
+from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import NoResultFound
 
+from everstep.checkpoints import job_statements
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import has_id, notify
-from everstep.checkpoints.schema import agent_jobs, job_events
+from everstep.checkpoints.job import Job, from_row, job_of, with_columns
+from everstep.checkpoints.job_statements import WAITING
+from everstep.checkpoints.schema import agent_jobs
 from everstep.errors import JobNotFound, JobStateConflict, PayloadInvalid
 
 DEFAULT_LEASE_MS = 300_000
@@ -38,98 +42,6 @@ LEG_ENDS = ("retry", "review", "done", "failed")
 """What a running job becomes when its leg has ended; a leg that is given back has not."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """A row of `agent_jobs`. Times are UTC milliseconds; see `schema` for the columns.
-
-    Attributes:
-        attempts: Starts; one that pauses for a person and its resumption count once, one given back by draining not.
-        max_attempts: Failures in a row, without progress between them, after which the job has failed.
-        failures: How many there are so far; a worker that died is none (`worker_deaths`).
-        progress: Grows with every checkpoint and every finished task that is stored.
-        progress_at_failure: Its value at the last failure, or death of its worker.
-        due_rank: By which ready jobs are taken, the lowest first; see `rank`.
-        concurrency_key: Jobs of one key run at most so many at once.
-        parent_id: Row id of the job that enqueued it, whose budget it shares.
-        budget_json: What it may use (`policy.Budget`).
-        run_ms: How long it ran so far, all legs together, milliseconds.
-        cost_micros: What its model calls cost so far, millionths of a US dollar.
-        acceptance_json: What must hold before it is done (`policy.Acceptance`).
-        returns: How often it was given back to its graph because that did not hold.
-        next_input_json: What its graph is fed next in place of its input; see `returns`.
-        worker_deaths: Processes in a row that died while they ran it alone; see `deaths`.
-        suspect: Workers in a row that died while they ran it beside others; see `deaths`.
-        announced_at: When its arrival among the dead letters was told; see `dead_letters`.
-    """
-
-    id: int
-    public_id: str
-    idempotency_key: str
-    payload_digest: str
-    payload_json: str
-    owner: str
-    graph: str
-    thread_id: str
-    workflow_version: str
-    status: str
-    priority: int
-    attempts: int
-    max_attempts: int
-    failures: int
-    progress: int
-    progress_at_failure: int
-    claim_no: int
-    leased_by: str | None
-    lease_until: int | None
-    next_run_at: int
-    step: int
-    node: str | None
-    input_tokens: int
-    output_tokens: int
-    input_applied: int
-    cancel_requested_at: int | None
-    fingerprint: str | None
-    fingerprint_json: str | None
-    error_json: str | None
-    result_json: str | None
-    result_digest: str | None
-    created_at: int
-    updated_at: int
-    due_rank: int
-    concurrency_key: str | None
-    parent_id: int | None
-    budget_json: str | None
-    run_ms: int
-    cost_micros: int
-    acceptance_json: str | None
-    returns: int
-    next_input_json: str | None
-    worker_deaths: int
-    suspect: int
-    announced_at: int | None
-
-    @property
-    def payload(self) -> Any:
-        """The input the graph starts with."""
-        return json.loads(self.payload_json)
-
-    @property
-    def acceptance(self) -> Any:
-        """What must hold before it is done, as `policy.Acceptance.of` takes it; None: nothing."""
-        return None if self.acceptance_json is None else json.loads(self.acceptance_json)
-
-    @property
-    def next_input(self) -> Any:
-        """What its graph is fed while nothing of that is part of its thread: its input, or what it was given back."""
-        return json.loads(self.payload_json if self.next_input_json is None else self.next_input_json)
-
-    def with_another_failure(self) -> dict[str, int]:
-        """The columns to set when a start of this job fails now: progress since the last failure starts a new count."""
-        stuck = self.progress <= self.progress_at_failure
-        count = {"failures": self.failures + 1 if stuck else 1, "progress_at_failure": self.progress}
-        return count if stuck else {**count, "worker_deaths": 0}
-
-
 class LostClaim(Exception):
     """The claim is no longer the job's: another worker has it, or it was settled. Nothing was written."""
 
@@ -143,14 +55,16 @@ def rank(priority: int, next_run_at: int) -> int:
     return next_run_at - priority * LEVEL_MS
 
 
-def job_of(row: RowMapping) -> Job:
-    """The dataclass for a row."""
-    return Job(**row)
-
-
 def get(connection: Connection, job_id: int) -> Job:
-    """The job by row id."""
-    return job_of(connection.execute(select(agent_jobs).where(agent_jobs.c.id == job_id)).mappings().one())
+    """The job by row id.
+
+    Raises:
+        NoResultFound: There is none.
+    """
+    row = job_statements.GET.run(connection, {"job": job_id}).fetchone()
+    if row is None:
+        raise NoResultFound(f"no job has the row id {job_id}")
+    return from_row(row)
 
 
 def lock(connection: Connection, job_id: int) -> Job:
@@ -159,11 +73,10 @@ def lock(connection: Connection, job_id: int) -> Job:
     Raises:
         JobNotFound: It was deleted, by retention, since the caller saw it.
     """
-    query = select(agent_jobs).where(agent_jobs.c.id == job_id).with_for_update()
-    row = connection.execute(query).mappings().first()
+    row = job_statements.LOCK.run(connection, {"job": job_id}).fetchone()
     if row is None:
         raise JobNotFound("the job was deleted a moment ago", next_step="list the others with: everstep jobs")
-    return job_of(row)
+    return from_row(row)
 
 
 def find(connection: Connection, public_id: str) -> Job:
@@ -182,6 +95,23 @@ def find(connection: Connection, public_id: str) -> Job:
     return found[0]
 
 
+@dataclass(frozen=True)
+class Move:
+    """What a job is to become.
+
+    Attributes:
+        job: The job as its caller saw it.
+        to: The new status.
+        reason: Why, in a few words.
+        changes: Further columns to set in the same statement.
+    """
+
+    job: Job
+    to: str
+    reason: str
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
 def transition(connection: Connection, job: Job, to: str, *, now: int, actor: str, reason: str, **changes: Any) -> Job:
     """Change a job's status: compare-and-set on `(id, status, claim_no)`, and a row in `job_events`.
 
@@ -194,10 +124,44 @@ def transition(connection: Connection, job: Job, to: str, *, now: int, actor: st
         reason: Why, in a few words.
         **changes: Further columns to set in the same statement.
 
+    Returns:
+        The job as its caller saw it, with what was written.
+
     Raises:
         LostClaim: The job changed since the caller saw it; nothing was written.
         JobStateConflict: No such transition exists.
     """
+    return transition_all(connection, [Move(job, to, reason, changes)], now=now, actor=actor)[0]
+
+
+def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, actor: str) -> list[Job]:
+    """As `transition`, for several jobs at once.
+
+    Raises:
+        LostClaim: One of several jobs changed since the caller saw it; the caller's transaction must not commit.
+        JobStateConflict: No such transition exists.
+    """
+    by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    moved: list[Job] = []
+    for move in moves:
+        job, written = move.job, _written(move, now)
+        after = with_columns(job, written)
+        seen = {"job": job.id, "was": job.status, "claim": job.claim_no}
+        event = _event(after, job.status, now, actor, move.reason)
+        by_columns.setdefault(tuple(written), []).append({**written, **seen, **event})
+        moved.append(after)
+    for columns, rows in by_columns.items():
+        if not job_statements.move(connection, columns, rows):
+            what = ", ".join(f"job {move.job.public_id}: claim {move.job.claim_no}" for move in moves)
+            raise LostClaim(f"{what} is no longer its claim")
+    if any(move.to in WAITING for move in moves):  # and who waits for a moment learns of another one
+        notify(connection)
+    return moved
+
+
+def _written(move: Move, now: int) -> dict[str, Any]:
+    """The columns that a transition sets."""
+    job, to = move.job, move.to
     if to not in ALLOWED[job.status]:
         raise JobStateConflict(
             f"job {job.public_id} is {job.status}; it cannot become {to}",
@@ -205,39 +169,25 @@ def transition(connection: Connection, job: Job, to: str, *, now: int, actor: st
             job=job.public_id,
             status=job.status,
         )
-    released: dict[str, Any] = {} if to == "running" else {"leased_by": None, "lease_until": None}
+    written: dict[str, Any] = {"status": to, "updated_at": now}
+    if to != "running":
+        written |= {"leased_by": None, "lease_until": None}
     if job.status == "running" and to in LEG_ENDS:  # and its process lives
-        released |= {"suspect": 0, "worker_deaths": 0}
-    if "next_run_at" in changes:
-        changes["due_rank"] = rank(job.priority, changes["next_run_at"])
-    guard = and_(agent_jobs.c.id == job.id, agent_jobs.c.status == job.status, agent_jobs.c.claim_no == job.claim_no)
-    changed = connection.execute(
-        update(agent_jobs).where(guard).values(status=to, updated_at=now, **{**released, **changes})
-    )
-    if changed.rowcount == 0:
-        raise LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
-    after = get(connection, job.id)
-    note_event(connection, after, job.status, to, now, actor, reason)
-    if to in ("pending", "retry"):  # and who waits for a moment learns of another one
-        notify(connection)
-    return after
+        written |= {"suspect": 0, "worker_deaths": 0}
+    written |= move.changes
+    if "next_run_at" in move.changes:
+        written["due_rank"] = rank(job.priority, move.changes["next_run_at"])
+    return written
 
 
-def note_event(
-    connection: Connection, job: Job, from_status: str | None, to_status: str, now: int, actor: str, reason: str
-) -> None:
-    """A row in `job_events`; for the one who changes a status, or makes the job."""
-    connection.execute(
-        insert(job_events).values(
-            job_id=job.id,
-            from_status=from_status,
-            to_status=to_status,
-            claim_no=job.claim_no,
-            at=now,
-            actor=actor,
-            reason=reason,
-        )
-    )
+def note_created(connection: Connection, job: Job, *, now: int, actor: str) -> None:
+    """The row in `job_events` of a job that was made just now."""
+    job_statements.NOTE_EVENT.run(connection, _event(job, None, now, actor, "enqueued"))
+
+
+def _event(after: Job, was: str | None, now: int, actor: str, reason: str) -> dict[str, Any]:
+    who = {"job_id": after.id, "claim_no": after.claim_no, "from_status": was, "to_status": after.status}
+    return {**who, "at": now, "actor": actor, "reason": reason}
 
 
 def cancel(connection: Connection, job: Job, *, now: int, actor: str) -> Job:

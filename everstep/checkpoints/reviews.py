@@ -9,13 +9,14 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, func, select, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, func, select, update
 
 from everstep.checkpoints import answers, effects, jobs, policy
 from everstep.checkpoints.database import has_id, insert_or_ignore
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import reviews as table
+from everstep.checkpoints.statements import Statement
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import ReviewAnswered, ReviewAnswerInvalid, ReviewNotFound
 
@@ -68,6 +69,14 @@ class Question:
     occurrence: int = 0
 
 
+_OF_JOB = Statement(select(table).where(table.c.job_id == bindparam("job_id")).order_by(table.c.id))
+_CLOSE_ALL = Statement(
+    update(table)
+    .where(table.c.job_id == bindparam("job_id"), table.c.status == "open")
+    .values(status="closed", answered_at=bindparam("now"))
+)
+
+
 def _review(row: RowMapping) -> Review:
     return Review(**row)
 
@@ -92,10 +101,7 @@ def find(connection: Connection, public_id: str) -> Review:
 
 def of_job(connection: Connection, job_id: int) -> list[Review]:
     """A job's reviews, oldest first."""
-    return [
-        _review(row)
-        for row in connection.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.id)).mappings()
-    ]
+    return [Review(**row) for row in _OF_JOB.rows(connection, {"job_id": job_id})]
 
 
 def all_open(connection: Connection) -> list[Review]:
@@ -158,8 +164,7 @@ def open_for_effect(
 
 def close_all(connection: Connection, job_id: int, *, now: int) -> None:
     """The job ended: its open questions no longer need an answer."""
-    still_open = and_(table.c.job_id == job_id, table.c.status == "open")
-    connection.execute(update(table).where(still_open).values(status="closed", answered_at=now))
+    _CLOSE_ALL.run(connection, {"job_id": job_id, "now": now})
 
 
 def answer(

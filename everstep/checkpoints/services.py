@@ -13,12 +13,25 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, Select, and_, delete, func, insert, literal, select, update
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 
 from everstep.checkpoints.database import insert_or_ignore, notify
 from everstep.checkpoints.jobs import LEVEL_MS, Job
 from everstep.checkpoints.schema import agent_jobs, job_services, upstream_events
 from everstep.checkpoints.schema import services as table
+from everstep.checkpoints.statements import Statement
 from everstep.errors import PayloadInvalid, ServiceNotFound
 
 NAME = re.compile(r"[^\s/?#@]{1,253}")
@@ -77,6 +90,15 @@ class Report:
     symptom: str
     detail: str
     tier: str | None = None
+
+
+_TRIED_BY = Statement(
+    select(table).where(
+        table.c.gate == "closed",
+        table.c.trial_job_id == bindparam("job"),
+        table.c.trial_claim_no == bindparam("claim"),
+    )
+)
 
 
 def _service(row: RowMapping) -> Service:
@@ -174,16 +196,15 @@ def report(connection: Connection, job: Job, met: Report, *, now: int, wait_ms: 
     return find(connection, met.service)
 
 
-def begin_trial(connection: Connection, service: Service, job: Job, *, now: int) -> None:
+def begin_trial(connection: Connection, service: Service, job: Job, claim_no: int, *, now: int) -> None:
     """This claim of the job tries the service; all others wait for what comes of it."""
-    trial = {"trial_job_id": job.id, "trial_claim_no": job.claim_no, "updated_at": now}
+    trial = {"trial_job_id": job.id, "trial_claim_no": claim_no, "updated_at": now}
     connection.execute(update(table).where(table.c.id == service.id).values(**trial))
 
 
 def tried_by(connection: Connection, job: Job) -> list[Service]:
     """The services that this claim of the job tries."""
-    tried = and_(table.c.gate == "closed", table.c.trial_job_id == job.id, table.c.trial_claim_no == job.claim_no)
-    return [_service(row) for row in connection.execute(select(table).where(tried)).mappings()]
+    return [Service(**row) for row in _TRIED_BY.rows(connection, {"job": job.id, "claim": job.claim_no})]
 
 
 def passed(connection: Connection, job: Job, *, now: int, but: str | None = None) -> list[Service]:

@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from everstep.checkpoints import services, tombstones
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import insert_or_ignore, notify
-from everstep.checkpoints.jobs import Job, find, job_of, note_event, rank
+from everstep.checkpoints.job_statements import WITH_KEY
+from everstep.checkpoints.jobs import Job, find, from_row, note_created, rank
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.schema import agent_jobs
 from everstep.clock import uuid7
@@ -74,11 +75,12 @@ def enqueue(
         "created_at": now,
         "updated_at": now,
     }
-    with_key = select(agent_jobs).where(agent_jobs.c.idempotency_key == key)
-    created = insert_or_ignore(connection, agent_jobs, values)
-    while (row := connection.execute(with_key).mappings().first()) is None:  # deleted since, by retention
-        created = insert_or_ignore(connection, agent_jobs, values)
-    job = job_of(row)
+    row, created = insert_or_ignore(connection, agent_jobs, values), True
+    while row is None:
+        row, created = WITH_KEY.run(connection, {"idempotency_key": key}).fetchone(), False
+        if row is None:  # deleted since, by retention
+            row, created = insert_or_ignore(connection, agent_jobs, values), True
+    job = from_row(row)
     if created:  # only now: a deletion under way when we looked before would have left its tombstone unseen
         tombstones.require_free(connection, key, payload_digest, now=now)
     else:
@@ -92,7 +94,7 @@ def enqueue(
             )
         return Enqueued(job, created=False)
     services.need(connection, job.id, policy.services, now=now)
-    note_event(connection, job, None, "pending", now, owner, "enqueued")
+    note_created(connection, job, now=now, actor=owner)
     notify(connection)
     return Enqueued(job, created=True)
 

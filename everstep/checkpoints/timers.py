@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, func, select, union_all
 
-from everstep.checkpoints.admission import WAITING
+from everstep.checkpoints.job_statements import WAITING
 from everstep.checkpoints.schema import agent_jobs, services
 
 

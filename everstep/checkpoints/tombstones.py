@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from everstep.checkpoints.schema import tombstones as table
+from everstep.checkpoints.statements import Statement
 from everstep.clock import rfc3339
 from everstep.errors import JobPruned, KeyConflict
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
 
 FORGET_AT_ONCE = 1000
+_WITH_KEY = Statement(select(table).where(table.c.idempotency_key == bindparam("idempotency_key")))
 
 
 def leave(connection: Connection, jobs: Sequence[Job], *, now: int, expires_at: int) -> None:
@@ -53,9 +55,10 @@ def require_free(connection: Connection, key: str, payload_digest: str, *, now: 
         JobPruned: The job had the same graph and payload.
         KeyConflict: It had another.
     """
-    stone = connection.execute(select(table).where(table.c.idempotency_key == key)).mappings().first()
-    if stone is None:
+    found = _WITH_KEY.run(connection, {"idempotency_key": key}).fetchone()
+    if found is None:
         return
+    stone = dict(zip(table.c.keys(), found, strict=True))
     if stone["expires_at"] <= now:
         connection.execute(delete(table).where(table.c.id == stone["id"]))
         return

@@ -1,9 +1,9 @@
 """The single writer: one thread, one connection, one queue per process, and group commit.
 
-What waits in the queue is drained into one transaction: each operation runs in its own savepoint, then one commit makes
-all of them durable, then their futures resolve. So an operation that fails takes nothing with it, an acknowledged one
-is on disk, and 100 agents stepping at once share an fsync. Operations run in the order they were submitted; the saver
-and the effects rely on it.
+What waits in the queue is drained into one transaction; one commit makes all of it durable, then the futures resolve.
+Should an operation fail, the transaction is run again with a savepoint for each. So an operation that fails takes
+nothing with it, an acknowledged one is on disk, and 100 agents stepping at once share an fsync. Operations run in the
+order they were submitted; the saver and the effects rely on it.
 
 A patient operation is one nobody waits for: what a task wrote, whose checkpoint follows within a millisecond or two. It
 is held for the next urgent one and shares its commit, so a superstep costs one; alone it is held for `PATIENCE_S`.
@@ -139,23 +139,26 @@ class Writer:
                 return batch, True
 
     def _commit(self, connection: Connection, batch: list[_Waiting]) -> None:
-        for again in range(CONFLICTS + 1):
+        again, apart = 0, False
+        while True:
             outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
             made_ready = False
             failure: BaseException | None = None
             try:
                 with connection.begin():
                     for operation, future, _ in batch:
-                        connection.exec_driver_sql("SAVEPOINT operation")
+                        if apart:
+                            connection.exec_driver_sql("SAVEPOINT operation")
                         try:
                             result = operation(connection)
-                            connection.exec_driver_sql("RELEASE SAVEPOINT operation")
+                            if apart:
+                                connection.exec_driver_sql("RELEASE SAVEPOINT operation")
                             outcomes.append((future, result, None))
                             made_ready |= notified(connection)
                         except BaseException as error:
                             failure = error
                             notified(connection)  # what it told of is undone
-                            if self._database.is_conflict(error):
+                            if not apart or self._database.is_conflict(error):
                                 raise
                             # A full disk or an I/O error ends the whole transaction; then this raises.
                             connection.exec_driver_sql("ROLLBACK TO SAVEPOINT operation")
@@ -165,8 +168,13 @@ class Writer:
             except BaseException as error:
                 with suppress(DBAPIError):
                     connection.rollback()
-                if self._database.is_conflict(failure or error) and again < CONFLICTS:
-                    time.sleep(random.uniform(0, 0.02 * 2**again))
+                if self._database.is_conflict(failure or error):
+                    if again < CONFLICTS:
+                        time.sleep(random.uniform(0, 0.02 * 2**again))
+                        again += 1
+                        continue
+                elif failure is not None and not apart and len(batch) > 1 and not connection.invalidated:
+                    apart = True  # seldom: all over, and it takes nothing with it
                     continue
                 reason = self._seen_by_caller(failure or error)
                 told = {id(future): own for future, _, own in outcomes if own is not None}

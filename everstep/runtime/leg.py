@@ -18,14 +18,13 @@ from langgraph.errors import GraphDrained
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection
 
-from everstep.checkpoints import claims, jobs, reviews, services
+from everstep.checkpoints import jobs, reviews, services
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.policy import Acceptance
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import StepSaver
-from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
 from everstep.errors import Cancelled, EffectInterrupted, EffectNotRepeated
 from everstep.graphs.fingerprint import difference, fingerprint
@@ -41,7 +40,7 @@ from everstep.runtime.acceptance import Finished, feedback_form, judge
 from everstep.runtime.classify import classify
 from everstep.runtime.feed import Standing, standing
 from everstep.runtime.settle import Outcome
-from everstep.runtime.spending import USED_UP, Spending
+from everstep.runtime.spending import USED_UP, Spending, Unpriced
 
 RECURSION_LIMIT = 10_000
 EFFECT_GRACE_S = 30.0
@@ -95,6 +94,7 @@ class Leg:
         self._outcome: Outcome | None = None
         self._finished: Finished | None = None
         self._tries = 0
+        self._not_noted: dict[str, str] = {}
         self._over = EffectInterrupted("the run of this node is over", job=job.public_id)
         self._span = tracing.leg_of(leg_spans.described(job, worker), leg_spans.clock_of(store))
         self._span.price_by(prices)
@@ -111,7 +111,7 @@ class Leg:
             job_key=job.idempotency_key,
             claim_no=job.claim_no,
             surely_not_sent=lambda error: classify(error).surely_not_sent,
-            progress=self.spending.columns,
+            progress=self._columns,
             stepped=self.spending.look,
             committed=self._committed,
             measures=measures,
@@ -236,19 +236,18 @@ class Leg:
         async with self._graphs.open(self._job.graph, config, checkpointer=saver) as graph:
             limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
             config = {**config, "recursion_limit": limit}
-            self._attempt.accepted |= await self._store.aread(self._accepted)
-            if await self._store.aread(lambda connection: services.tried_by(connection, self._job)):
-                self._tries = 1 if self._job.input_applied else 2  # the input's own checkpoint proves nothing
-            changed = await self._changed(graph)
+            changed = self._changed(graph)
             if changed is not None:
                 return Outcome("review", questions=[changed])
-            await self.spending.begin()
+            used_up = await self.spending.begin(await self._store.aread(self._before))
             where = await self._standing(graph, config, saver, has_run=False)
             fed: Any = None
             while where.kind == "runnable":
                 if fed is not None and where.input == fed:
                     raise RuntimeError(f"the graph does not take what it is fed: {where.input!r}")
-                if (used_up := await self.spending.refusal()) is not None:
+                if fed is not None:
+                    used_up = await self.spending.refusal()
+                if used_up is not None:
                     return Outcome("review", questions=[used_up])
                 fed = where.input
                 self._stepped_at = time.monotonic()
@@ -284,8 +283,21 @@ class Leg:
         def row_and_reviews(connection: Connection) -> tuple[Job, list[Review]]:
             return jobs.get(connection, self._job.id), reviews.of_job(connection, self._job.id)
 
-        job, of_job = await self._store.aread(row_and_reviews)
+        if not has_run and not self._job.input_applied:  # nothing of this input was ever asked about
+            job, of_job = self._job, list[Review]()
+        else:
+            job, of_job = await self._store.aread(row_and_reviews)
         return await standing(graph, config, job, of_job, saver, has_run=has_run)
+
+    def _before(self, connection: Connection) -> Unpriced:
+        """What the record says before the leg begins; of the first leg of a job most of it is known to be nothing."""
+        if services.tried_by(connection, self._job):
+            self._tries = 1 if self._job.input_applied else 2  # the input's own checkpoint proves nothing
+        self.spending.look_before(connection)
+        if self._job.claim_no == 1:
+            return []
+        self._attempt.accepted |= self._accepted(connection)
+        return self.spending.unpriced(connection)
 
     def _accepted(self, connection: Connection) -> set[str]:
         """Effects of earlier runs that a person said this one need not repeat."""
@@ -293,8 +305,8 @@ class Leg:
         approved = [review.value for review in asked if review.decision == "approve"]
         return {key for value in approved if value.get("code") == EffectNotRepeated.code for key in value["effects"]}
 
-    async def _changed(self, graph: Graph) -> Question | None:
-        """Note the graph's fingerprint with the job, or ask whether to go on with a graph that changed."""
+    def _changed(self, graph: Graph) -> Question | None:
+        """Have the graph's fingerprint noted with the next write, or ask whether to go on with a graph that changed."""
         now = fingerprint(graph)
         parts = json.dumps(now.parts)
         if self._job.fingerprint == now.digest and self._job.fingerprint_json == parts:
@@ -304,14 +316,12 @@ class Leg:
             lines = difference(json.loads(self._job.fingerprint_json or "{}"), now.parts)
             value = {"question": "The graph changed since this job began. Go on with it?", "changes": lines}
             return Question("fingerprint", now.digest, value, occurrence=self._job.claim_no)
-
-        def note(connection: Connection) -> None:
-            claims.fence(connection, self._job.id, self._job.claim_no)
-            values = {"fingerprint": now.digest, "fingerprint_json": parts}
-            connection.execute(update(agent_jobs).where(agent_jobs.c.id == self._job.id).values(**values))
-
-        await self._store.awrite(note)
+        self._not_noted = {"fingerprint": now.digest, "fingerprint_json": parts}
         return None
+
+    def _columns(self) -> dict[str, Any]:
+        """Columns of the job to keep current with what is stored."""
+        return {**self.spending.columns(), **self._not_noted}
 
     def _explained(self, error: BaseException) -> Outcome:
         if isinstance(error, GraphDrained):
@@ -325,6 +335,7 @@ class Leg:
 
     def _committed(self, checkpoint_id: str, checkpoint_ns: str) -> None:
         """A checkpoint is stored. If this leg tries a service, its first step proves that it works again."""
+        self._not_noted = {}
         self._span.committed(checkpoint_id, checkpoint_ns)
         self.spending.stepped()
         if self._measures.is_on and not checkpoint_ns:

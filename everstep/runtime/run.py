@@ -40,6 +40,14 @@ DRAINING = "worker is draining"
 Listener = Callable[[str, Job], None]
 
 
+def _none(_connection: Connection, _settled: Job) -> list[Job]:
+    return []
+
+
+def _leave(_job: Job) -> None:
+    """Nothing is claimed, so nothing is started."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What all runs of one process share.
@@ -55,6 +63,8 @@ class Surroundings:
         prices: US dollars for a million tokens, by model name.
         outage: Told when the record cannot be written.
         measures: What the process measures.
+        claim_next: Claims a job for the place of one that is settled, in the same transaction; on the writer's thread.
+        start: Starts what it claimed.
     """
 
     store: Store
@@ -67,6 +77,8 @@ class Surroundings:
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     outage: RecordOutage = field(default_factory=RecordOutage)
     measures: Measures = NOTHING
+    claim_next: Callable[[Connection, Job], list[Job]] = _none
+    start: Callable[[Job], None] = _leave
 
     @classmethod
     def of(
@@ -81,10 +93,23 @@ class Surroundings:
         tell: Listener,
         outage: RecordOutage,
         measures: Measures = NOTHING,
+        claim_next: Callable[[Connection, Job], list[Job]] = _none,
+        start: Callable[[Job], None] = _leave,
     ) -> Surroundings:
         """With what `everstep.toml` says, for a worker and for the process of one job alike."""
         return cls(
-            store, graphs, tracing, worker, randomness, policies.tiers(), tell, policies.prices, outage, measures
+            store,
+            graphs,
+            tracing,
+            worker,
+            randomness,
+            policies.tiers(),
+            tell,
+            policies.prices,
+            outage,
+            measures,
+            claim_next,
+            start,
         )
 
 
@@ -222,21 +247,31 @@ class Run:
                 raise
         self._settling = True
         crash.point("job.before_settle")
-        settled = await self._settle(leg.outcome())
+        settled, following = await self._settle(leg.outcome())
         self.settled = settled
         crash.point("job.settled")
-        leg.close()
-        self._around.tell(settled.status, settled)
+        if following:
+            crash.point("job.claimed")
+        try:
+            leg.close()
+            self._around.tell(settled.status, settled)
+        finally:
+            for following_job in following:
+                self._around.start(following_job)
 
     async def _released(self) -> bool:
         await self._leg.quiet()
         return self._leg.release()
 
-    async def _settle(self, outcome: Outcome) -> Job:
-        """Write what the leg came to; while the record cannot be written, try again: the lease guards the job."""
+    async def _settle(self, outcome: Outcome) -> tuple[Job, list[Job]]:
+        """Write what the leg came to; while the record cannot be written, try again: the lease guards the job.
+
+        Returns:
+            The job as it is settled, and what was claimed for its place in the same transaction.
+        """
         around = self._around
 
-        def operation(connection: Connection) -> Job:
+        def operation(connection: Connection) -> tuple[Job, list[Job]]:
             self._leg.spending.note(connection)
             settled = settle(
                 connection,
@@ -248,7 +283,7 @@ class Run:
                 tiers=around.tiers,
             )
             self._leg.end_spans(connection, settled)
-            return settled
+            return settled, around.claim_next(connection, settled)
 
         settlement = f"the settlement of {self.job.public_id}"
         try:

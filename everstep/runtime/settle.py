@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -76,219 +76,173 @@ def settle(
     current = jobs.lock(connection, job.id)
     if current.claim_no != job.claim_no or current.status != "running":
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
-    out = _service_out(outcome)
-    if outcome.kind in ("done", "returned") or current.progress > job.progress:
-        services.passed(connection, current, now=now, but=out)
-    elif out is None and outcome.kind not in ("released", "cancelled"):
-        services.end_trials(connection, current, now=now)
-    if outcome.judgement is not None and outcome.judgement.evidence:
-        detail = json.dumps(outcome.judgement.evidence)
-        connection.execute(
-            insert(evidence).values(job_id=job.id, claim_no=job.claim_no, kind="acceptance", detail_json=detail, at=now)
+    settlement = _Settlement(connection, current, outcome, now, actor, randomness, tiers)
+    settlement.tell_services(came_further=current.progress > job.progress)
+    return settlement.write()
+
+
+@dataclass(frozen=True)
+class _Settlement:
+    """The end of a leg in its transaction; the job is locked, and as the record has it now."""
+
+    connection: Connection
+    job: Job
+    outcome: Outcome
+    now: int
+    actor: str
+    randomness: random.Random
+    tiers: Mapping[str, str]
+
+    def tell_services(self, *, came_further: bool) -> None:
+        """What the leg tells of the services it was to try."""
+        outcome, out = self.outcome, self._service_out()
+        if outcome.kind in ("done", "returned") or came_further:
+            services.passed(self.connection, self.job, now=self.now, but=out)
+        elif out is None and outcome.kind not in ("released", "cancelled"):
+            services.end_trials(self.connection, self.job, now=self.now)
+
+    def write(self) -> Job:
+        """The job as it is settled."""
+        outcome, judgement = self.outcome, self.outcome.judgement
+        if judgement is not None and judgement.evidence:
+            self._keep("acceptance", json.dumps(judgement.evidence))
+        unsettled = effects.unsettled(self.connection, self.job.id) if outcome.kind in ("done", "effect") else []
+        if outcome.kind == "done" and not unsettled:
+            return self._done()
+        if self.job.cancel_requested_at is not None or outcome.kind == "cancelled":
+            return jobs.end(self.connection, self.job, now=self.now, actor=self.actor)
+        if outcome.kind == "returned" and judgement is not None:
+            return self._returned(judgement)
+        if outcome.kind == "review":
+            return self._review()
+        if outcome.kind in ("effect", "done"):  # a graph that finished past an unknown effect is not done
+            return self._effect_review(unsettled)
+        if outcome.kind == "released":
+            return self._not_counted("given back by a draining worker")
+        return self._failed()
+
+    def _move(self, to: str, reason: str, **changes: Any) -> Job:
+        return jobs.transition(self.connection, self.job, to, now=self.now, actor=self.actor, reason=reason, **changes)
+
+    def _not_counted(self, reason: str, **changes: Any) -> Job:
+        """It is pending again: a start that ended by pausing or draining is not an attempt that failed."""
+        return self._move("pending", reason, attempts=max(self.job.attempts - 1, 0), next_run_at=self.now, **changes)
+
+    def _keep(self, kind: str, detail_json: str) -> None:
+        job = self.job
+        kept = {"job_id": job.id, "claim_no": job.claim_no, "kind": kind, "detail_json": detail_json, "at": self.now}
+        self.connection.execute(insert(evidence).values(**kept))
+
+    def _returned(self, judgement: Judgement) -> Job:
+        """Back to its graph: what it is fed next is stored as the thread's next input, to be applied once."""
+        again = {"returns": self.job.returns + 1, "next_input_json": json.dumps(judgement.next_input)}
+        return self._not_counted(judgement.reason, error_json=None, input_applied=0, **again)
+
+    def _done(self) -> Job:
+        result, judgement = json_ready(self.outcome.values), self.outcome.judgement
+        reviews.close_all(self.connection, self.job.id, now=self.now)
+        return self._move(
+            "done",
+            judgement.reason if judgement else "finished",
+            result_json=json.dumps(result),
+            result_digest=jobs.loose_digest(result),
+            error_json=None,
+            node=None,
         )
-    if outcome.kind == "done" and not effects.unsettled(connection, job.id):
-        return _done(connection, current, outcome, now, actor)
-    if current.cancel_requested_at is not None or outcome.kind == "cancelled":
-        return jobs.end(connection, current, now=now, actor=actor)
-    if outcome.kind == "returned" and outcome.judgement is not None:
-        return _returned(connection, current, outcome.judgement, now, actor)
-    if outcome.kind == "review":
-        return _review(connection, current, outcome.questions, now, actor)
-    if outcome.kind in ("effect", "done"):  # a graph that finished past an unknown effect is not done
-        return _effect_review(connection, current, outcome, now, actor)
-    if outcome.kind == "released":
-        return jobs.transition(
-            connection,
-            current,
-            "pending",
-            now=now,
-            actor=actor,
-            reason="given back by a draining worker",
-            **_uncounted(current, now),
-        )
-    return _failed(connection, current, outcome, now, actor, randomness, tiers)
 
+    def _review(self) -> Job:
+        questions = self.outcome.questions
+        if budgets.is_lifted(self.connection, self.job, questions):
+            return self._not_counted("its budget was raised meanwhile")
+        opened = reviews.open_all(self.connection, self.job, questions, now=self.now)
+        if any(review.status == "answered" for review in opened):  # answered while the job ran on another answer
+            return self._not_counted("answered meanwhile")
+        kinds = ", ".join(sorted({question.kind for question in questions}))
+        return self._move("review", f"waits for a person: {kinds}")
 
-def _uncounted(job: Job, now: int) -> dict[str, Any]:
-    """A start that ended by pausing or draining is not an attempt that failed."""
-    return {"attempts": max(job.attempts - 1, 0), "next_run_at": now}
+    def _effect_review(self, unsettled: Sequence[Effect]) -> Job:
+        unknown = [effect for effect in unsettled if self._concerns(effect)]
+        for effect in unknown:
+            if effect.state == "intended":
+                effect = effects.mark_unknown(self.connection, effect, now=self.now)
+            reviews.open_for_effect(self.connection, self.job, effect, now=self.now)
+        if not unknown:  # found out since the run was stopped; nobody need be asked
+            return self._not_counted("found out meanwhile")
+        return self._move("review", "an effect's outcome is unknown")
 
+    def _concerns(self, effect: Effect) -> bool:
+        return effect.state == "unknown" or self.outcome.kind == "done" or effect.key == self.outcome.effect_key
 
-def _returned(connection: Connection, job: Job, judgement: Judgement, now: int, actor: str) -> Job:
-    """Give the job back to its graph: what it is fed next is stored as the thread's next input, to be applied once."""
-    again = {"returns": job.returns + 1, "next_input_json": json.dumps(judgement.next_input), "input_applied": 0}
-    return jobs.transition(
-        connection,
-        job,
-        "pending",
-        now=now,
-        actor=actor,
-        reason=judgement.reason,
-        error_json=None,
-        **again,
-        **_uncounted(job, now),
-    )
+    def _service_out(self) -> str | None:
+        """The service whose outage ended the leg: the job waits for it, and spends nothing."""
+        verdict = self.outcome.verdict
+        if self.outcome.kind != "error" or verdict is None or verdict.outage is None or verdict.kind == "failed":
+            return None
+        return verdict.service
 
+    def _failed(self) -> Job:
+        job, verdict, error = self.job, self.outcome.verdict, self.outcome.error
+        if verdict is None or error is None:
+            raise ValueError("an outcome of kind error needs its error and verdict")
+        what = self._told(verdict, error)
+        text = json.dumps(what)
+        self._keep("error", text)
+        if (service := self._service_out()) is not None:
+            what |= {"service": service, "symptom": verdict.outage, "next_step": "everstep services"}
+            return self._wait_for_service(verdict, what)
+        if isinstance(error, StoreUnavailable):  # no fault of the job, however often it meets it
+            return self._move(
+                "retry",
+                f"the record could not be written: {error.message}",
+                next_run_at=self.now + RECORD_OUT_MS,
+                error_json=text,
+                attempts=max(job.attempts - 1, 0),
+            )
+        count = job.with_another_failure()
+        if verdict.kind == "retry" and count["failures"] < job.max_attempts:
+            wait = backoff.delay_ms(count["failures"] - 1, verdict.retry_after_ms, self.randomness)
+            reason = f"{what['type']}: retry in {wait / 1000:.1f} s ({verdict.reason})"
+            return self._move("retry", reason, next_run_at=self.now + wait, error_json=text, **count)
+        if verdict.kind == "review":
+            question = Question("error", f"claim {job.claim_no}", {"question": "Try again?", **what})
+            reviews.open_all(self.connection, job, [question], now=self.now)
+            return self._move("review", f"{what['type']}: {verdict.reason}", error_json=text, **count)
+        used_up = f"{count['failures']} failures without progress"
+        reason = f"{what['type']}: {used_up if verdict.kind == 'retry' else verdict.reason}"
+        return jobs.fail(self.connection, job, now=self.now, actor=self.actor, reason=reason, error_json=text, **count)
 
-def _done(connection: Connection, job: Job, outcome: Outcome, now: int, actor: str) -> Job:
-    result = json_ready(outcome.values)
-    reviews.close_all(connection, job.id, now=now)
-    return jobs.transition(
-        connection,
-        job,
-        "done",
-        now=now,
-        actor=actor,
-        reason=outcome.judgement.reason if outcome.judgement else "finished",
-        result_json=json.dumps(result),
-        result_digest=jobs.loose_digest(result),
-        error_json=None,
-        node=None,
-    )
+    def _told(self, verdict: Verdict, error: BaseException) -> dict[str, Any]:
+        """What is kept of an error."""
+        job = self.job
+        what: dict[str, Any] = {
+            "code": getattr(error, "code", "unhandled_exception"),
+            "type": error_chain(error)[0]["type"],
+            "message": without_secrets(text_of(error))[:4096],
+            "step": job.step,
+            "node": job.node,
+            "attempt": job.attempts,
+            "verdict": verdict.kind,
+            "reason": verdict.reason,
+            "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
+            "chain": [{**link, "message": without_secrets(link["message"])} for link in error_chain(error)],
+        }
+        if isinstance(error, EffectNotRepeated):
+            what["effects"] = error.ids["effects"]
+        return what
 
+    def _wait_for_service(self, verdict: Verdict, what: Mapping[str, Any]) -> Job:
+        """Close the service's gate; the job waits for it without an attempt or a failure counted."""
+        job, now, service, symptom = self.job, self.now, str(verdict.service), str(verdict.outage)
 
-def _review(connection: Connection, job: Job, questions: list[Question], now: int, actor: str) -> Job:
-    if budgets.is_lifted(connection, job, questions):
-        reason = "its budget was raised meanwhile"
-        uncounted = _uncounted(job, now)
-        return jobs.transition(connection, job, "pending", now=now, actor=actor, reason=reason, **uncounted)
-    opened = reviews.open_all(connection, job, questions, now=now)
-    if any(review.status == "answered" for review in opened):  # answered while the job ran on another answer
-        return jobs.transition(
-            connection, job, "pending", now=now, actor=actor, reason="answered meanwhile", **_uncounted(job, now)
-        )
-    kinds = ", ".join(sorted({question.kind for question in questions}))
-    return jobs.transition(connection, job, "review", now=now, actor=actor, reason=f"waits for a person: {kinds}")
+        def wait_ms(tries: int) -> int:
+            return backoff.outage_delay_ms(symptom, tries, verdict.retry_after_ms, self.randomness)
 
-
-def _effect_review(connection: Connection, job: Job, outcome: Outcome, now: int, actor: str) -> Job:
-    unknown = [effect for effect in effects.unsettled(connection, job.id) if _concerns(effect, outcome)]
-    for effect in unknown:
-        if effect.state == "intended":
-            effect = effects.mark_unknown(connection, effect, now=now)
-        reviews.open_for_effect(connection, job, effect, now=now)
-    if not unknown:  # found out since the run was stopped; nobody need be asked
-        return jobs.transition(
-            connection, job, "pending", now=now, actor=actor, reason="found out meanwhile", **_uncounted(job, now)
-        )
-    return jobs.transition(connection, job, "review", now=now, actor=actor, reason="an effect's outcome is unknown")
-
-
-def _concerns(effect: Effect, outcome: Outcome) -> bool:
-    return effect.state == "unknown" or outcome.kind == "done" or effect.key == outcome.effect_key
-
-
-def _service_out(outcome: Outcome) -> str | None:
-    """The service whose outage ended the leg: the job waits for it, and spends nothing."""
-    verdict = outcome.verdict
-    if outcome.kind != "error" or verdict is None or verdict.outage is None or verdict.kind == "failed":
-        return None
-    return verdict.service
-
-
-def _failed(
-    connection: Connection,
-    job: Job,
-    outcome: Outcome,
-    now: int,
-    actor: str,
-    randomness: random.Random,
-    tiers: Mapping[str, str],
-) -> Job:
-    verdict, error = outcome.verdict, outcome.error
-    if verdict is None or error is None:
-        raise ValueError("an outcome of kind error needs its error and verdict")
-    what: dict[str, Any] = {
-        "code": getattr(error, "code", "unhandled_exception"),
-        "type": error_chain(error)[0]["type"],
-        "message": without_secrets(text_of(error))[:4096],
-        "step": job.step,
-        "node": job.node,
-        "attempt": job.attempts,
-        "verdict": verdict.kind,
-        "reason": verdict.reason,
-        "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
-        "chain": [{**link, "message": without_secrets(link["message"])} for link in error_chain(error)],
-    }
-    if isinstance(error, EffectNotRepeated):
-        what["effects"] = error.ids["effects"]
-    text = json.dumps(what)
-    connection.execute(
-        insert(evidence).values(job_id=job.id, claim_no=job.claim_no, kind="error", detail_json=text, at=now)
-    )
-    if (service := _service_out(outcome)) is not None:
-        what |= {"service": service, "symptom": verdict.outage, "next_step": "everstep services"}
-        return _wait_for_service(connection, job, verdict, what, now, actor, randomness, tiers.get(service))
-    if isinstance(error, StoreUnavailable):  # no fault of the job, however often it meets it
-        return jobs.transition(
-            connection,
-            job,
+        met = Report(service, symptom, verdict.reason, self.tiers.get(service))
+        gate = services.report(self.connection, job, met, now=now, wait_ms=wait_ms)
+        return self._move(
             "retry",
-            now=now,
-            actor=actor,
-            reason=f"the record could not be written: {error.message}",
-            next_run_at=now + RECORD_OUT_MS,
-            error_json=text,
+            f"{what['type']}: waits for {service} ({verdict.reason})",
+            next_run_at=gate.opens_at or now,
+            error_json=json.dumps(what),
             attempts=max(job.attempts - 1, 0),
         )
-    count = job.with_another_failure()
-    if verdict.kind == "retry" and count["failures"] < job.max_attempts:
-        wait = backoff.delay_ms(count["failures"] - 1, verdict.retry_after_ms, randomness)
-        reason = f"{what['type']}: retry in {wait / 1000:.1f} s ({verdict.reason})"
-        return jobs.transition(
-            connection,
-            job,
-            "retry",
-            now=now,
-            actor=actor,
-            reason=reason,
-            next_run_at=now + wait,
-            error_json=text,
-            **count,
-        )
-    if verdict.kind == "review":
-        question = Question("error", f"claim {job.claim_no}", {"question": "Try again?", **what})
-        reviews.open_all(connection, job, [question], now=now)
-        return jobs.transition(
-            connection,
-            job,
-            "review",
-            now=now,
-            actor=actor,
-            reason=f"{what['type']}: {verdict.reason}",
-            error_json=text,
-            **count,
-        )
-    used_up = f"{count['failures']} failures without progress"
-    reason = f"{what['type']}: {used_up if verdict.kind == 'retry' else verdict.reason}"
-    return jobs.fail(connection, job, now=now, actor=actor, reason=reason, error_json=text, **count)
-
-
-def _wait_for_service(
-    connection: Connection,
-    job: Job,
-    verdict: Verdict,
-    what: Mapping[str, Any],
-    now: int,
-    actor: str,
-    randomness: random.Random,
-    tier: str | None,
-) -> Job:
-    """Close the service's gate; the job waits for it without an attempt or a failure counted."""
-    service, symptom = str(verdict.service), str(verdict.outage)
-
-    def wait_ms(tries: int) -> int:
-        return backoff.outage_delay_ms(symptom, tries, verdict.retry_after_ms, randomness)
-
-    gate = services.report(connection, job, Report(service, symptom, verdict.reason, tier), now=now, wait_ms=wait_ms)
-    return jobs.transition(
-        connection,
-        job,
-        "retry",
-        now=now,
-        actor=actor,
-        reason=f"{what['type']}: waits for {service} ({verdict.reason})",
-        next_run_at=gate.opens_at or now,
-        error_json=json.dumps(what),
-        attempts=max(job.attempts - 1, 0),
-    )

@@ -27,6 +27,7 @@ from everstep.observability.usage import Usage
 
 USED_UP = "the job's budget is used up"
 BEAT_MS = 10_000
+Unpriced = list[tuple[int, dict[str, Any]]]
 WITHOUT_PRICE, PRICED = "without_price", "priced"
 """Kinds of evidence: calls whose cost nobody knew, under a cost budget; and those counted since."""
 
@@ -78,9 +79,16 @@ class Spending:
             "run_ms": self._job.run_ms + self._elapsed_ms(),
         }
 
-    async def begin(self) -> None:
-        """Before the leg: charge calls of earlier legs whose price is known by now."""
-        for row_id, models in await self._store.aread(self._unpriced):
+    async def begin(self, unpriced: Unpriced) -> Question | None:
+        """Before the leg: charge calls of earlier legs whose price is known by now.
+
+        Args:
+            unpriced: What `unpriced` found, in the snapshot in which `look_before` looked.
+
+        Returns:
+            Why the job must not run, if it must not.
+        """
+        for row_id, models in unpriced:
             costs = [
                 priced_micros(Usage(told["input_tokens"], told["output_tokens"]), [name], self._prices)
                 for name, told in models.items()
@@ -91,6 +99,11 @@ class Spending:
                 continue
             await self._store.awrite(functools.partial(self._charge, row_id=row_id, micros=sum(known)))
             self._charged_micros += sum(known)
+        return await self.refusal() if unpriced else self.question
+
+    def look_before(self, connection: Connection) -> None:
+        """Before the leg, in a snapshot: whether the job may run."""
+        self._look(connection)
 
     async def refusal(self) -> Question | None:
         """Why the job must not run on from here, if it must not."""
@@ -158,7 +171,8 @@ class Spending:
             )
         )
 
-    def _unpriced(self, connection: Connection) -> list[tuple[int, dict[str, Any]]]:
+    def unpriced(self, connection: Connection) -> Unpriced:
+        """Calls of earlier legs whose price was not known: row id of the evidence, and tokens by model."""
         query = select(evidence.c.id, evidence.c.detail_json)
         query = query.where(evidence.c.job_id == self._job.id, evidence.c.kind == WITHOUT_PRICE)
         rows = connection.execute(query.order_by(evidence.c.id)).all()

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import random
 import signal
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, func, select
 
 from everstep import crash
-from everstep.checkpoints import claims, deaths, jobs, migrate
+from everstep.checkpoints import deaths, jobs
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs
-from everstep.checkpoints.standstill import Standstill
 from everstep.checkpoints.store import Store
-from everstep.checkpoints.timers import next_moment
 from everstep.errors import StoreTooNew, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
@@ -34,9 +32,10 @@ from everstep.observability import tracing as tracing_module
 from everstep.observability.measures import Measures
 from everstep.observability.tracing import Tracing
 from everstep.runtime import langgraph_fixes, measuring
+from everstep.runtime.claiming import Claiming
 from everstep.runtime.dead_letters import DeadLetters
 from everstep.runtime.heartbeat import Heartbeat, Held
-from everstep.runtime.identity import surely_dead, was_booted_since, worker_id
+from everstep.runtime.identity import worker_id
 from everstep.runtime.isolation import IsolatedRun
 from everstep.runtime.leg import service_version
 from everstep.runtime.leg_spans import DeadLegs
@@ -113,8 +112,6 @@ class Worker:
         self._dead_legs = DeadLegs(self._tracing)
         self._randomness = randomness or random.Random()
         self._policies = policies or Policies()
-        self._limits = self._policies.limits()
-        self._standstill = Standstill()
         self._probes = Probes(store, self._policies, self._randomness)
         self._outage = RecordOutage()
         self._too_new: StoreTooNew | None = None
@@ -124,11 +121,22 @@ class Worker:
         self._isolates_from = 0 if isolate else 1 if in_file and isolate is None else None
         self._alone_from = 1 if self._isolates_from is None else deaths.ALONE
         self._running: dict[int, Run | IsolatedRun] = {}
+        self._following: dict[int, list[int]] = {}
         self._measures = measuring.begin(store) if measures is None else measures
         self._began: dict[int, float] = {}
-        self._draining = False
+        self._claiming = Claiming(
+            store,
+            self.id,
+            self._graphs.names,
+            limits=self._policies.limits(),
+            lease_ms=self._lease_ms,
+            alone_from=self._alone_from,
+            dead_legs=self._dead_legs,
+        )
+        self._draining = self._ending = False
         self._own_loop = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = contextvars.copy_context()
         self._wake = asyncio.Event()
         self._look_at = 0.0
 
@@ -155,10 +163,9 @@ class Worker:
             StoreTooNew: A newer Everstep migrated the record meanwhile; the jobs were given back.
         """
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
         self._wake = asyncio.Event()
-        heartbeat = Heartbeat(
-            self._store, self.id, self._lease_ms, lambda: list(self._running), self._on_beat, self._outage
-        )
+        heartbeat = Heartbeat(self._store, self.id, self._lease_ms, self._held, self._on_beat, self._outage)
         dead_letters = DeadLetters(self._store, self._policies.dead_letters.webhook, randomness=self._randomness)
         lag = asyncio.create_task(measuring.watch(self._measures, self._outage)) if self._measures.is_on else None
         self._measures.add(metric_names.SLOTS, self._concurrency)
@@ -183,11 +190,12 @@ class Worker:
                 if not self._draining:
                     await self._probes.ask()
                 if not claimed and not self._draining:
-                    await self._unserved.tell(at_once=until_idle)
+                    await self._unserved.tell(at_once=until_idle and not self._running)
                 if until_idle and not self._running and not claimed and await self._nothing_left():
                     return
                 await self._pause(max(self._look_at - time.monotonic(), 0.001))
         finally:
+            self._ending = True
             for running in list(self._running.values()):
                 running.end()
             await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
@@ -253,44 +261,17 @@ class Worker:
     async def _claim(self, poll_s: float) -> list[Job]:
         free = self._concurrency - len(self._running)
         alone = any(deaths.degree(run.job) >= self._alone_from for run in self._running.values())
-        if self._draining or free <= 0 or alone:
+        if self._draining or alone or (free <= 0 and self._claiming.is_fresh):
             return []
         if wait := self._outage.wait_s:
             await self._pause(wait)
             return []
+        running = self._held()
         try:
-            names, now, running = self._graphs.names(), self._store.clock.now_ms(), list(self._running)
-            others = await self._store.aread(self._other_workers)
-            dead = surely_dead(others)
-            ready, moment = await self._store.aread(
-                lambda connection: (
-                    claims.anything_ready(
-                        connection, now=now, graphs=names, limits=self._limits, running=running, memory=self._standstill
-                    ),
-                    next_moment(connection, now=now, until=now + int(poll_s * 1000), worker=self.id, graphs=names),
-                )
-            )
-            if moment is not None:
-                self._look_at = time.monotonic() + (moment - self._store.clock.now_ms()) / 1000
-            if not dead and not ready:
-                self._outage.passed("claims")
-                return []
-            claimed = await self._store.awrite(
-                lambda connection: claims.claim(
-                    connection,
-                    now=now,
-                    worker=self.id,
-                    lease_ms=self._lease_ms,
-                    limit=free,
-                    dead_workers=dead,
-                    graphs=names,
-                    running=running,
-                    limits=self._limits,
-                    rebooted=[worker for worker in dead if was_booted_since(worker)],
-                    alone_from=self._alone_from,
-                    told=partial(self._dead_legs.died, now=now),
-                )
-            )
+            look = await self._claiming.look(running, ahead_s=poll_s)
+            if look.moment is not None:
+                self._look_at = time.monotonic() + (look.moment - self._store.clock.now_ms()) / 1000
+            claimed = await self._claiming.claim(running, limit=free) if free > 0 and look.ready else []
         except StoreUnavailable as error:
             self._outage.met("claims", error)
             return []
@@ -304,11 +285,18 @@ class Worker:
             crash.point("job.claimed")
         return claimed
 
-    def _other_workers(self, connection: Connection) -> list[str]:
-        migrate.check_version(migrate.version(connection), self._store.database.label)
-        runs = and_(self._mine(), agent_jobs.c.status == "running")
-        held = select(agent_jobs.c.leased_by).where(runs, agent_jobs.c.leased_by != self.id)
-        return [str(row[0]) for row in connection.execute(held.distinct())]
+    def _claim_next(self, connection: Connection, settled: Job) -> list[Job]:
+        """On the writer's thread, in the transaction that settles a job: claim one for its place."""
+        self._following.pop(settled.id, None)  # the transaction may be run again
+        if self._draining or self._ending or self._outage.wait_s:
+            return []
+        following = self._claiming.claim_next(connection, self._held())
+        self._following[settled.id] = [job.id for job in following]
+        return following
+
+    def _held(self) -> list[int]:
+        """What runs here, and what was claimed for the place of a run that is not over."""
+        return [*self._running, *(job_id for each in list(self._following.values()) for job_id in each)]
 
     def _mine(self) -> Any:
         return agent_jobs.c.graph.in_(self._graphs.names())
@@ -337,6 +325,8 @@ class Worker:
             tell=self._tell,
             outage=self._outage,
             measures=self._measures,
+            claim_next=self._claim_next,
+            start=self._start_next,
         )
         degree = deaths.degree(job)
         if self._isolates_from is not None and degree >= self._isolates_from:
@@ -356,9 +346,14 @@ class Worker:
         run.start(self._over)
         self._tell("claimed", job)
 
+    def _start_next(self, job: Job) -> None:
+        """As `_start`, from within the run that ends: what is known of that one is not passed on."""
+        self._context.run(self._start, job)
+
     def _over(self, run: Run | IsolatedRun) -> None:
         self.lost_claims += run.lost
         self._running.pop(run.job.id, None)
+        self._following.pop(run.job.id, None)
         if self._measures.is_on:
             self._measure_end(run)
         self._wake.set()

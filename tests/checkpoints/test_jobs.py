@@ -213,8 +213,8 @@ def test_only_jobs_of_known_graphs_are_claimed(store: Store) -> None:
 def test_a_worker_that_dies_on_the_last_attempt_fails_the_job_with_evidence(store: Store, clock: ManualClock) -> None:
     """A job whose worker vanished on its last allowed attempt goes to failed, and tells worker, step and attempt."""
     store.enqueue("graph", {}, max_attempts=2)
-    for _ in range(2):
-        claim(store, "killed")
+    for number in range(2):
+        claim(store, f"killed {number}")
         clock.advance(LEASE)
     assert claim(store, "next") == []
     (job,) = store.jobs()

@@ -19,7 +19,7 @@ from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.store import Store
 from tests.support.kill_graphs import SHAPES
 from tests.support.outside import happened
-from tests.support.processes import drive
+from tests.support.processes import drive, work, work_until_killed
 from tests.support.record import record
 
 POINTS = {
@@ -92,3 +92,22 @@ def test_a_kill_at_any_point_changes_nothing(database: str, graph: str, tmp_path
                 seen, _, killed = run(tmp_path / f"{worker}-{point}-{count}", database, graph, where)
                 assert killed, f"nothing died at {where}"
                 assert seen == expected, f"killed {where}"
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_kill_between_the_jobs_of_a_worker_loses_none(database: str, tmp_path: Path) -> None:
+    """More jobs than places, so settlements claim the next: what was claimed so and never began runs, once."""
+    for point, count in (("job.before_settle", 1), ("job.settled", 1), ("job.settled", 2)):
+        folder = tmp_path / f"{point}-{count}"
+        folder.mkdir()
+        worlds = [str(folder / f"world {number}") for number in range(5)]
+        with record(database, folder) as store:
+            for world in worlds:
+                store.enqueue("linear", {"world": world})
+            assert work_until_killed(store.url, "linear", f"{point}@{count}")
+            assert any(job.status != "done" for job in store.jobs())
+            work(store.url, "linear")
+            assert [job.status for job in store.jobs()] == ["done"] * len(worlds)
+            assert all(not job.failures for job in store.jobs())
+        for world in worlds:
+            assert len(happened(world)) == len(set(happened(world))) == 5

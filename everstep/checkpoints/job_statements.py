@@ -1,0 +1,171 @@
+"""The statements a job costs from its enqueueing to its end, each built once; what they mean is told where they run.
+
+A parameter has the name of its column. What a row must still be for a change to take place is `job`, `was` and `claim`:
+row id, status and claim number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    exists,
+    false,
+    insert,
+    literal,
+    or_,
+    select,
+    true,
+    union_all,
+    update,
+)
+
+from everstep.checkpoints.schema import agent_jobs, job_events, services
+from everstep.checkpoints.statements import Statement
+
+WAITING = ("pending", "retry")
+LIVING = (*WAITING, "running")
+
+_jobs = agent_jobs.c
+
+
+def _given(columns: Iterable[str]) -> dict[str, Any]:
+    """Each column is set to the parameter of its name."""
+    return {name: bindparam(name) for name in columns}
+
+
+_EVENT = ("from_status", "to_status", "claim_no", "at", "actor", "reason")
+
+GET = Statement(select(agent_jobs).where(_jobs.id == bindparam("job")))
+LOCK = Statement(select(agent_jobs).where(_jobs.id == bindparam("job")).with_for_update())
+WITH_KEY = Statement(select(agent_jobs).where(_jobs.idempotency_key == bindparam("idempotency_key")))
+BUDGET = Statement(select(_jobs.parent_id, _jobs.budget_json).where(_jobs.id == bindparam("job")))
+NOTE_EVENT = Statement(insert(job_events).values(_given(("job_id", *_EVENT))).inline())
+
+_running = and_(_jobs.id == bindparam("job"), _jobs.claim_no == bindparam("claim"), _jobs.status == "running")
+LOOK_AT_CLAIM = Statement(select(_jobs.id).where(_running))
+HOLD_CLAIM = Statement(select(_jobs.id).where(_running).with_for_update())
+
+
+@cache
+def set_while_claimed(columns: tuple[str, ...]) -> Statement:
+    """Set columns of a job that runs under `claim`."""
+    return Statement(update(agent_jobs).where(_running).values(_given(columns)))
+
+
+@cache
+def advance(columns: tuple[str, ...]) -> Statement:
+    """As `set_while_claimed`; the job's input is part of its thread, and its progress grows by `more`."""
+    progress = _jobs.progress + bindparam("more")
+    return Statement(
+        update(agent_jobs).where(_running).values({**_given(columns), "progress": progress, "input_applied": 1})
+    )
+
+
+def move(connection: Connection, columns: tuple[str, ...], rows: Sequence[dict[str, Any]]) -> bool:
+    """Set columns of jobs that are still as their caller saw them, and write what became of each into `job_events`.
+
+    Args:
+        connection: The write transaction.
+        columns: What is set.
+        rows: For each job the values of `columns`, those of the event (`job_id`, `from_status`, `to_status`,
+            `claim_no`, `at`, `actor`, `reason`), and `job`, `was` and `claim`.
+
+    Returns:
+        Whether every job was; if a single one was not, nothing is written.
+    """
+    if connection.dialect.name == "postgresql":  # in one message to the server
+        return _move_and_note(columns).run_all(connection, rows) == len(rows)
+    if _move(columns).run_all(connection, rows) != len(rows):
+        return False
+    NOTE_EVENT.run_all(connection, rows)
+    return True
+
+
+def _moving(columns: tuple[str, ...]) -> Any:
+    as_seen = and_(_jobs.id == bindparam("job"), _jobs.status == bindparam("was"), _jobs.claim_no == bindparam("claim"))
+    return update(agent_jobs).where(as_seen).values(_given(columns))
+
+
+@cache
+def _move(columns: tuple[str, ...]) -> Statement:
+    return Statement(_moving(columns))
+
+
+@cache
+def _move_and_note(columns: tuple[str, ...]) -> Statement:
+    moved = _moving(columns).returning(_jobs.id).cte("moved")
+    event = [bindparam(name, type_=job_events.c[name].type) for name in _EVENT]
+    return Statement(insert(job_events).from_select(["job_id", *_EVENT], select(moved.c.id, *event)).inline())
+
+
+def _closed() -> ColumnElement[bool]:
+    return exists().where(services.c.gate == "closed")
+
+
+def _keyed() -> ColumnElement[bool]:
+    return exists().where(_jobs.status.in_([literal(status) for status in LIVING]), _jobs.concurrency_key.is_not(None))
+
+
+CLOSED_AND_KEYED = Statement(select(_closed(), _keyed()))
+"""Whether any gate is closed, and whether any living job has a concurrency key."""
+
+
+@cache
+def look_for_ready(graphs: int | None) -> Statement:
+    """Of each kind of ready job the first without a concurrency key, locked; what is locked is passed over.
+
+    They are `most`, of those that run under a lease that has expired `most_lost`.
+
+    Each row begins with what `CLOSED_AND_KEYED` finds; one without a job after it says that none is ready.
+
+    Args:
+        graphs: How many graphs the worker has, which are `graph_0` and so on; None: all.
+    """
+    held = select(_closed().label("closed"), _keyed().label("keyed")).cte("held")
+    first = [
+        select(agent_jobs)
+        .where(part, _jobs.concurrency_key.is_(None))
+        .order_by(_jobs.due_rank, _jobs.id)
+        .limit(bindparam("most_lost" if number == len(WAITING) else "most", type_=_jobs.id.type))
+        .with_for_update(skip_locked=True)
+        .cte(f"ready_{number}")
+        for number, part in enumerate(_ready(graphs))
+    ]
+    found = union_all(*(select(part) for part in first)).subquery("found")
+    return Statement(select(held, found).select_from(held.outerjoin(found, true())))
+
+
+@cache
+def look_around(graphs: int | None) -> Statement:
+    """What `CLOSED_AND_KEYED` finds, and whether a job is ready; nothing is locked."""
+    free = _jobs.concurrency_key.is_(None)
+    return Statement(select(_closed(), _keyed(), or_(*(exists().where(part, free) for part in _ready(graphs)))))
+
+
+def _ready(graphs: int | None) -> list[ColumnElement[bool]]:
+    """What is ready, apart by status: so each part is found in its order by an index, however much waits behind it."""
+    now = bindparam("now", type_=_jobs.next_run_at.type)
+    due = _jobs.next_run_at + 0 <= now  # not by its index, whose order would have to be sorted anew
+    parts = [and_(_jobs.status == status, due) for status in WAITING]
+    parts.append(and_(_jobs.status == "running", _jobs.lease_until <= now))
+    return [and_(part, _mine(graphs)) for part in parts]
+
+
+def _mine(graphs: int | None) -> ColumnElement[bool]:
+    if graphs is None:
+        return true()
+    return _jobs.graph.in_([bindparam(f"graph_{number}") for number in range(graphs)]) if graphs else false()
+
+
+@cache
+def other_holders(graphs: int) -> Statement:
+    """The workers other than `leased_by` that hold jobs of so many graphs."""
+    held = and_(_mine(graphs), _jobs.status == "running", _jobs.leased_by != bindparam("leased_by"))
+    return Statement(select(_jobs.leased_by).where(held).distinct())

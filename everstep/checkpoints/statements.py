@@ -1,0 +1,112 @@
+"""SQL that runs for every job or step, built once: compiled when it first runs on a database, then given to its driver.
+
+Building such a statement anew takes SQLAlchemy twenty times as long as SQLite takes to run it, and finding it in
+SQLAlchemy's cache five times. What runs seldom is written as SQLAlchemy Core where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql import ClauseElement
+
+NOTHING: Mapping[str, Any] = {}
+
+
+class Statement:
+    """A statement that is built once. Its parameters are `bindparam`s; what it finds comes as plain tuples.
+
+    Args:
+        query: The statement, in SQLAlchemy Core. None of its columns may need a conversion by SQLAlchemy, and no
+            parameter may be a list.
+    """
+
+    def __init__(self, query: ClauseElement) -> None:
+        self._query = query
+        self._forms: dict[str, _Form] = {}
+
+    def run(self, connection: Connection, values: Mapping[str, Any] = NOTHING) -> Any:
+        """Run it.
+
+        Args:
+            connection: The transaction; a snapshot begins if none is under way.
+            values: Its parameters, by name.
+
+        Returns:
+            The driver's cursor: `fetchone`, `fetchall`, `rowcount`.
+
+        Raises:
+            DBAPIError: As SQLAlchemy would.
+        """
+        form = self._forms.get(connection.dialect.name) or self._compile(connection.dialect)
+        cursor = _cursor(connection)
+        try:
+            cursor.execute(form.sql, form.parameters(values))
+        except form.errors as error:
+            raise _explained(connection, form, values, error) from error
+        return cursor
+
+    def rows(self, connection: Connection, values: Mapping[str, Any] = NOTHING) -> list[dict[str, Any]]:
+        """Run it; what it finds, by the names of the columns."""
+        cursor = self.run(connection, values)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def run_all(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Run it for each of some rows of parameters.
+
+        Returns:
+            How many rows of the table were changed altogether.
+        """
+        form = self._forms.get(connection.dialect.name) or self._compile(connection.dialect)
+        cursor = _cursor(connection)
+        try:
+            if len(rows) == 1:
+                cursor.execute(form.sql, form.parameters(rows[0]))
+            else:
+                cursor.executemany(form.sql, [form.parameters(row) for row in rows])
+        except form.errors as error:
+            raise _explained(connection, form, rows, error) from error
+        return int(cursor.rowcount)
+
+    def _compile(self, dialect: Dialect) -> _Form:
+        form = self._forms[dialect.name] = _Form(self._query, dialect)
+        return form
+
+
+class _Form:
+    """A statement in the words of one database."""
+
+    def __init__(self, query: ClauseElement, dialect: Dialect) -> None:
+        compiled: Any = query.compile(dialect=dialect)
+        driver: Any = dialect.dbapi
+        self.sql = str(compiled)
+        self.errors: type[Exception] = driver.Error
+        self._names: tuple[str, ...] | None = compiled.positiontup and tuple(compiled.positiontup)
+        self._constants = {name: value for name, value in compiled.params.items() if not compiled.binds[name].required}
+
+    def parameters(self, values: Mapping[str, Any]) -> Any:
+        """As the driver takes them: in order, or by name."""
+        given = {**self._constants, **values} if self._constants else values
+        if self._names is None:
+            return given
+        return tuple([given[name] for name in self._names])
+
+
+def _cursor(connection: Connection) -> Any:
+    if not connection.in_transaction():
+        connection.begin()
+    driver: Any = connection.connection.driver_connection
+    return driver.cursor()
+
+
+def _explained(connection: Connection, form: _Form, values: Any, error: Exception) -> Exception:
+    """The error as SQLAlchemy would raise it; a connection that is broken is not used again."""
+    dialect, driver = connection.dialect, connection.connection.dbapi_connection
+    if dialect.is_disconnect(error, driver, None):  # pyright: ignore[reportArgumentType]
+        connection.invalidate(error)
+    return DBAPIError.instance(form.sql, values, error, form.errors, dialect=dialect)  # pyright: ignore

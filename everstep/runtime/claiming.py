@@ -1,0 +1,152 @@
+"""How a worker comes to its jobs: it looks what is there, and claims; or claims with the end of another job.
+
+A job that ends makes room for one more: the transaction that settles it claims the next, so a job costs one commit less
+and its place is not empty for a moment. Only where nothing need be asked first: a look at the other workers and at the
+record's version is fresh, and what is taken is no suspect, whose place depends on what else runs here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Connection
+
+from everstep.checkpoints import claims, migrate
+from everstep.checkpoints.admission import Limits
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.standstill import Standstill
+from everstep.checkpoints.store import Store
+from everstep.checkpoints.timers import next_moment
+from everstep.runtime.identity import surely_dead, was_booted_since
+from everstep.runtime.leg_spans import DeadLegs
+
+FRESH_S = 1.0
+"""How long a look holds for the claims that settlements make."""
+_NO_SUSPECT = 1
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look found.
+
+    Attributes:
+        ready: Whether a claim would find anything.
+        moment: When something becomes ready by time alone, UTC milliseconds; None if nothing does for now.
+    """
+
+    ready: bool
+    moment: int | None
+
+
+class Claiming:
+    """Claims for one worker.
+
+    Args:
+        store: The record.
+        worker: The worker's id.
+        graphs: The names of its graphs, as they are now.
+        limits: How many jobs may run at once, over all workers.
+        lease_ms: Length of a lease, milliseconds.
+        alone_from: As for `claims.claim`.
+        dead_legs: Told of legs whose process is gone.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        graphs: Callable[[], list[str]],
+        *,
+        limits: Limits,
+        lease_ms: int,
+        alone_from: int,
+        dead_legs: DeadLegs,
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._graphs = graphs
+        self._limits = limits
+        self._lease_ms = lease_ms
+        self._alone_from = alone_from
+        self._dead_legs = dead_legs
+        self._standstill = Standstill()
+        self._dead: list[str] = []
+        self._looked_at = -FRESH_S
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the last look is recent enough for settlements to claim by it."""
+        return time.monotonic() - self._looked_at < FRESH_S
+
+    async def look(self, running: Collection[int], *, ahead_s: float) -> Look:
+        """Look who else holds jobs, and whether there is anything to do.
+
+        Args:
+            running: Row ids of the jobs that run here.
+            ahead_s: How far to look ahead for what becomes ready by time, seconds.
+
+        Raises:
+            StoreTooNew: A newer Everstep migrated the record.
+            StoreUnavailable: It cannot be read.
+        """
+        graphs, now = self._graphs(), self._store.clock.now_ms()
+
+        def read(connection: Connection) -> tuple[list[str], bool, int | None]:
+            migrate.check_version(migrate.version(connection), self._store.database.label)
+            until = now + int(ahead_s * 1000)
+            return (
+                claims.other_holders(connection, worker=self._worker, graphs=graphs),
+                claims.anything_ready(
+                    connection, now=now, graphs=graphs, limits=self._limits, running=running, memory=self._standstill
+                ),
+                next_moment(connection, now=now, until=until, worker=self._worker, graphs=graphs),
+            )
+
+        others, ready, moment = await self._store.aread(read)
+        self._dead = surely_dead(others)
+        self._looked_at = time.monotonic()
+        return Look(ready or bool(self._dead), moment)
+
+    async def claim(self, running: Collection[int], *, limit: int) -> list[Job]:
+        """Claim up to `limit` jobs.
+
+        Raises:
+            StoreUnavailable: The record cannot be written.
+        """
+        now = self._store.clock.now_ms()
+        return await self._store.awrite(
+            lambda connection: self._claim(connection, running, now, limit, self._alone_from)
+        )
+
+    def claim_next(self, connection: Connection, running: Collection[int]) -> list[Job]:
+        """In the transaction that settles a job of this worker: claim one for its place, by the last look.
+
+        Args:
+            connection: The write transaction.
+            running: Row ids of the jobs that run here, the settled one among them.
+        """
+        if not self.is_fresh:
+            return []
+        return self._claim(connection, running, self._store.clock.now_ms(), 1, _NO_SUSPECT)
+
+    def _claim(
+        self, connection: Connection, running: Collection[int], now: int, limit: int, alone_from: int
+    ) -> list[Job]:
+        dead = self._dead
+        return claims.claim(
+            connection,
+            now=now,
+            worker=self._worker,
+            lease_ms=self._lease_ms,
+            limit=limit,
+            dead_workers=dead,
+            graphs=self._graphs(),
+            running=running,
+            limits=self._limits,
+            rebooted=[worker for worker in dead if was_booted_since(worker)],
+            alone_from=alone_from,
+            told=partial(self._dead_legs.died, now=now),
+        )

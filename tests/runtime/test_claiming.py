@@ -1,0 +1,115 @@
+"""How a worker comes to its jobs: a look, and claims that go with the settlement of another job."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, update
+
+from everstep.checkpoints.admission import Limits
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.store import Store
+from everstep.observability.tracing import from_environment
+from everstep.runtime import claiming, identity
+from everstep.runtime.claiming import Claiming
+from everstep.runtime.leg_spans import DeadLegs
+from everstep.runtime.settle import Outcome
+from tests.support.record import claim, settled
+
+pytestmark = pytest.mark.both_databases
+ME = "me"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look holds, however slow the machine is."""
+    monkeypatch.setattr(claiming, "FRESH_S", 3600.0)
+
+
+def claiming_of(store: Store, **limits: Any) -> Claiming:
+    """What claims for a worker, and looked just now."""
+    tracing = from_environment(service_version="0")
+    mine = Claiming(
+        store,
+        ME,
+        lambda: ["graph"],
+        limits=Limits(**limits),
+        lease_ms=60_000,
+        alone_from=2,
+        dead_legs=DeadLegs(tracing),
+    )
+    asyncio.run(mine.look([], ahead_s=1.0))
+    return mine
+
+
+def next_of(store: Store, mine: Claiming, running: list[Job]) -> list[str]:
+    """The ids of what is claimed with a settlement while this runs."""
+    held = [job.id for job in running]
+    return [job.public_id for job in store.write(lambda connection: mine.claim_next(connection, held)).result()]
+
+
+def suspect(store: Store, job: Job) -> None:
+    """A worker died with this job and others."""
+
+    def write(connection: Connection) -> None:
+        connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(suspect=1))
+
+    store.write(write).result()
+
+
+def test_one_job_is_claimed_for_the_place_of_the_settled_one(store: Store) -> None:
+    """The next in the queue, under a claim of its own; not what runs here already."""
+    first, second, third = (store.enqueue("graph", {"n": number}).job for number in range(3))
+    mine = claiming_of(store)
+    (running,) = claim(store, ME)
+    assert running.id == first.id
+    assert next_of(store, mine, [running]) == [second.public_id]
+    assert store.job(second.public_id).leased_by == ME
+    assert store.job(third.public_id).status == "pending"
+
+
+def test_without_a_fresh_look_nothing_is_claimed_with_a_settlement(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may have died meanwhile, or the record been migrated: the worker looks first."""
+    store.enqueue("graph", {})
+    mine = claiming_of(store)
+    monkeypatch.setattr(claiming, "FRESH_S", 0.0)
+    assert next_of(store, mine, []) == []
+
+
+def test_a_suspect_is_left_to_the_worker_itself(store: Store) -> None:
+    """Whether it may start depends on what else runs here; and nothing overtakes it."""
+    runs, one, _ = (store.enqueue("graph", {"n": number}).job for number in range(3))
+    (running,) = claim(store, ME)
+    assert running.id == runs.id
+    suspect(store, one)
+    mine = claiming_of(store)
+    assert next_of(store, mine, [running]) == []
+    assert next_of(store, mine, []) == [one.public_id]  # nothing else runs
+
+
+def test_what_a_dead_worker_held_is_judged_though_no_place_is_ever_free(store: Store) -> None:
+    """Its lease need not run out; it is a suspect then, and waits for a claim that the worker itself makes."""
+    job = store.enqueue("graph", {}).job
+    host, machine, boot, *_ = identity.worker_id().rsplit(":", 5)
+    claim(store, f"{host}:{machine}:{boot}:999999999:1:0000", lease_ms=3_600_000)
+    running = store.enqueue("graph", {"n": 1}, priority=0).job
+    mine = claiming_of(store)
+    assert next_of(store, mine, [running]) == []
+    judged = store.job(job.public_id)
+    assert (judged.status, judged.worker_deaths) == ("pending", 1)
+
+
+def test_limits_hold_for_what_a_settlement_claims(store: Store) -> None:
+    """The settled job holds no place any more; those that run do."""
+    for number in range(3):
+        store.enqueue("graph", {"n": number})
+    mine = claiming_of(store, graphs={"graph": 2})
+    one, two = claim(store, ME, limit=2)
+    assert next_of(store, mine, [one, two]) == []
+    settled(store, one, Outcome("done"))
+    assert len(next_of(store, mine, [one, two])) == 1

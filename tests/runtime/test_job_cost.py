@@ -1,0 +1,99 @@
+"""What a job costs in statements and commits: counted, because times wander and counts do not."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from everstep.checkpoints import claims, jobs, sqlite, writer
+from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.store import Store
+from everstep.clock import ManualClock
+from everstep.runtime import claiming
+from tests.support.jobs import chain, result, work
+from tests.support.record import record
+
+JOBS = 20
+AN_HOUR_S = 3600.0
+
+
+class Counted:
+    """A record in SQLite whose connections tell of every statement."""
+
+    def __init__(self, store: Store, statements: list[str]) -> None:
+        self.store = store
+        self.statements = statements
+
+    def during(self, action: Callable[[], Any]) -> tuple[list[str], int]:
+        """The statements and the number of commits while something is done."""
+        self.statements.clear()
+        before = self.store.commits
+        action()
+        return list(self.statements), self.store.commits - before
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    """A record that counts; however slow the machine is, a look stays fresh and what may wait waits."""
+    statements: list[str] = []
+    connect = sqlite.raw_connection
+
+    def raw_connection(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(sqlite, "raw_connection", raw_connection)
+    monkeypatch.setattr(claiming, "FRESH_S", AN_HOUR_S)
+    monkeypatch.setattr(writer, "PATIENCE_S", AN_HOUR_S)
+    with record("sqlite", tmp_path, ManualClock()) as store:
+        yield Counted(store, statements)
+
+
+def enqueue(store: Store, number: int) -> Job:
+    """One of several jobs."""
+    return store.enqueue("graph", {"log": [str(number)]}).job
+
+
+def done_and_next(store: Store, done: list[Job], limit: int) -> list[Job]:
+    """Settle jobs and claim as many, in one transaction."""
+    now = store.clock.now_ms()
+
+    def operation(connection: Connection) -> list[Job]:
+        moves = [jobs.Move(job, "done", "finished", {"result_json": "null"}) for job in done]
+        jobs.transition_all(connection, moves, now=now, actor="a")
+        return claims.claim(connection, now=now, worker="a", lease_ms=1000, limit=limit, graphs=["graph"])
+
+    return store.write(operation).result()
+
+
+def test_an_enqueued_job_is_three_statements_and_a_commit(counted: Counted) -> None:
+    """The job, a look for a tombstone of its key, the event."""
+    enqueue(counted.store, 0)  # the connection is open
+    statements, commits = counted.during(lambda: enqueue(counted.store, 1))
+    assert (len(statements), commits) == (3 + 2, 1), statements
+
+
+def test_a_job_of_the_bare_queue_is_five_statements_and_a_commit(counted: Counted) -> None:
+    """Done and the next claim: a look for what is ready, and for each a change of the job and its event."""
+    for number in range(3):
+        enqueue(counted.store, number)
+    held = done_and_next(counted.store, [], 1)
+    statements, commits = counted.during(lambda: done_and_next(counted.store, held, 1))
+    assert (len(statements), commits) == (5 + 2, 1), statements
+
+
+def test_an_empty_job_of_the_worker_is_at_most_48_statements_and_4_commits(counted: Counted) -> None:
+    """One node: the graph's three checkpoints, and its settlement, with which the next job is claimed."""
+    ids = [enqueue(counted.store, number) for number in range(JOBS)]
+    graph = chain(lambda _state: {})
+    statements, commits = counted.during(lambda: work(counted.store, graph, concurrency=1))
+    assert [result(counted.store, job) for job in ids] == [[str(number)] for number in range(JOBS)]
+    assert commits <= 4 * JOBS + 1
+    beside = 3 * 15  # a look before the first job, at the end, and a heartbeat that may come between
+    assert len(statements) <= 48 * JOBS + beside, "\n".join(sorted(statements))
