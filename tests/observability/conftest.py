@@ -36,6 +36,7 @@ TRACE_VARIABLES = ("OTEL_", "LANGFUSE_")
 def _no_foreign_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(TRACE_VARIABLES)]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")  # the receivers here read spans
 
 
 @dataclass

@@ -155,7 +155,6 @@ class Collector:
         self.bodies: list[bytes] = []
         self.paths: list[str] = []
         self.silent = threading.Event()
-        self.answered = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -164,8 +163,6 @@ class Collector:
                 outer.paths.append(self.path)
                 if status == 0:
                     outer.silent.wait(PATIENCE)
-                outer.answered += 1
-                if status == 0:
                     return
                 self.send_response(status)
                 self.send_header("content-length", "0")
@@ -295,8 +292,10 @@ def test_a_dead_endpoint_harms_nothing(
         until(lambda: caplog.records, "the warning")
     for _ in range(100):
         measures.add(metric_names.STALE_WRITES)
-    measures.close()
-    assert receiver.answered == (0 if status == 0 else len(receiver.bodies)), "it waited until the endpoint gave up"
+    closing = threading.Thread(target=measures.close)
+    closing.start()
+    closing.join(20)  # two seconds are meant; the library alone would wait for thirty
+    assert not closing.is_alive()
     told = [entry.message for entry in caplog.records if entry.levelname in ("WARNING", "ERROR")]
     assert len(told) <= 1
     assert all(message.startswith("Metrics do not arrive by OTLP (") for message in told)
