@@ -139,7 +139,8 @@ def anything_ready(
     *waiting, lost = _ready(now, graphs, ())
     if changed is not None:
         waiting = [and_(part, one) for part in waiting for one in changed]
-    if any(connection.execute(select(exists().where(part, may_start))).scalar_one() for part in (*waiting, lost)):
+    found = or_(*(exists().where(part, may_start) for part in (*waiting, lost)))
+    if connection.execute(select(found)).scalar_one():
         memory.forget()
         return True
     memory.remember(held_by, event=event, now=now, in_all=changed is None)

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Connection,
     and_,
     bindparam,
+    case,
     exists,
     false,
     insert,
@@ -144,9 +145,9 @@ def look_for_ready(graphs: int | None) -> Statement:
 
 @cache
 def look_around(graphs: int | None) -> Statement:
-    """What `CLOSED_AND_KEYED` finds, and whether a job is ready; nothing is locked."""
-    free = _jobs.concurrency_key.is_(None)
-    return Statement(select(_closed(), _keyed(), or_(*(exists().where(part, free) for part in _ready(graphs)))))
+    """What `CLOSED_AND_KEYED` finds, and, if that is nothing, whether a job is ready; nothing is locked."""
+    ready = or_(*(exists().where(part) for part in _ready(graphs)))
+    return Statement(select(_closed(), _keyed(), case((or_(_closed(), _keyed()), false()), else_=ready)))
 
 
 def _ready(graphs: int | None) -> list[ColumnElement[bool]]:

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from everstep.checkpoints.schema import agent_jobs, job_events
+from everstep.checkpoints.statements import Statement
 
 LATE_EVENTS = 256
 """On PostgreSQL an event may be committed after later ones: so many are looked at again."""
 AFRESH_MS = 60_000
 """After this time everything is looked at once more, whatever was remembered."""
+
+
+_NEWEST = Statement(select(func.max(job_events.c.id)))
 
 
 @dataclass(frozen=True)
@@ -70,5 +74,5 @@ class Standstill:
 
 def newest_event(connection: Connection) -> int:
     """Up to which event nothing that this snapshot shows can have been missed."""
-    newest = connection.execute(select(func.max(job_events.c.id))).scalar_one() or 0
+    newest = _NEWEST.run(connection).fetchone()[0] or 0
     return newest - LATE_EVENTS if connection.dialect.name == "postgresql" else newest
