@@ -26,6 +26,10 @@ class ChangeWarnings:
         self._seen: set[str] = set()
         self._warned: set[str] = set()
 
+    def known(self, channels: Iterable[str]) -> None:
+        """The values of these were read from the record: they are what comes back."""
+        self._seen.update(channels)
+
     def look_at_first(self, serializer: SerializerProtocol, values: Mapping[str, Any]) -> None:
         """Look at the values of channels that no earlier call had."""
         first = {name: value for name, value in values.items() if name not in self._seen}

@@ -42,6 +42,7 @@ MOST_KNOWN = 128 * 1024 * 1024
 LIST, CHECKPOINT, PACKED = "everstep-list", "everstep-checkpoint", "everstep-checkpoint-zlib"
 """Types that a stock saver does not know: it refuses such a value instead of taking the list for empty."""
 _PACKED_UP_TO = 64 * 1024
+_AT_ONCE = 64
 
 Place = tuple[str, str]
 """A thread and a namespace in it."""
@@ -147,7 +148,9 @@ def _messages() -> dict[type, int]:
 
 def _is_exact(item: Any) -> bool:
     if type(item) in _messages():
-        return is_exact(vars(item)) and is_exact(item.__pydantic_extra__)
+        fields: dict[str, Any] = vars(item)
+        complete = fields.keys() == type(item).model_fields.keys()  # then their values alone tell
+        return bool(complete and is_exact(fields) and is_exact(item.__pydantic_extra__))
     return is_exact(item)
 
 
@@ -166,8 +169,9 @@ def content_of(serializer: SerializerProtocol, items: Sequence[Any], exact: Sequ
         elif (number := known.get(kind)) is None:
             parts.append(item)
         else:
-            parts.append((..., number, vars(item), item.__pydantic_extra__))
-    return marshal.dumps(parts, 0)[5:]  # version 0 depends on the values alone; without the list's length
+            parts.append((..., number, item.__pydantic_extra__, *vars(item).values()))
+    # Version 0 depends on the values alone. Lists of a few, without their lengths: a long one's buffer grows slowly.
+    return b"".join([marshal.dumps(parts[at : at + _AT_ONCE], 0)[5:] for at in range(0, len(parts), _AT_ONCE)])
 
 
 def known_of(serializer: SerializerProtocol, lines: Sequence[Line], chunks: Sequence[Sequence[Any]]) -> Known:

@@ -81,7 +81,6 @@ class StepSaver(ThreadOperations):
     """Whether the stock saver stores the values of those channels alone whose version is new."""
 
     def __init__(self, store: Store, fence: Fence | None = None, *, full_lists: bool = False) -> None:
-        # the stock saver's was called
         self.serde = StepSerializer()
         self._lists = LongLists(self)
         self._full_lists = full_lists
@@ -349,6 +348,7 @@ class StepSaver(ThreadOperations):
         found = super().get_tuple(config)
         if found is not None:
             self._lists.restore(self.serde, found, remember=True)
+            self._warnings.known(found.checkpoint["channel_values"])
         return found
 
     def lines_of(self, config: RunnableConfig) -> set[str]:

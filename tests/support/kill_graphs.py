@@ -22,6 +22,10 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
+class Conversation(State, total=False):
+    messages: Annotated[list[Any], add_messages]
+
+
 def bodies(state: State, name: str) -> None:
     """Note, outside the ledger, that a node's body started."""
     note(state["world"] + ".bodies", name)
@@ -69,22 +73,16 @@ def looping() -> Any:
 
 
 def talking() -> Any:
-    """A conversation that is stored by its growth: messages are added, one is replaced, one removed, one changed."""
+    """A conversation that is stored by its growth: messages are added, one is replaced, one removed."""
     text = "word " * 500
+    builder = StateGraph(Conversation)
 
-    class Talk(State, total=False):
-        messages: Annotated[list[Any], add_messages]
-
-    builder = StateGraph(Talk)
-
-    def say(state: Talk) -> Any:
+    def say(state: Conversation) -> Any:
         count = state.get("count", 0)
         bodies(state, f"say {count}")
         said: list[Any] = [AIMessage(f"{count} {act(state['world'], f'say {count}')} {text}", id=str(count))]
         if count == 2:
             said += [AIMessage("instead", id="1"), RemoveMessage(id="0")]
-        if count == 3:
-            state["messages"][0].content = "changed in place"
         return {"count": count + 1, "messages": said}
 
     builder.add_node("say", say)
