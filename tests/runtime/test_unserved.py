@@ -73,5 +73,5 @@ def test_the_command_names_the_configuration_that_lacks_the_graph(tmp_path: Path
     command = [sys.executable, "-m", "everstep", "worker", "--until-idle", "--json"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
-    (warning,) = (line for line in ran.stderr.splitlines() if "WARNING" in line)
+    (warning,) = (line for line in ran.stderr.splitlines() if "[warning]" in line)
     assert f"1 job waits for the graph 'mali', which {tmp_path / 'langgraph.json'} does not name; add it" in warning
