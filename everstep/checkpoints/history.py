@@ -149,8 +149,8 @@ def _messages() -> dict[type, int]:
 def _is_exact(item: Any) -> bool:
     if type(item) in _messages():
         fields: dict[str, Any] = vars(item)
-        complete = fields.keys() == type(item).model_fields.keys()  # then their values alone tell
-        return bool(complete and is_exact(fields) and is_exact(item.__pydantic_extra__))
+        named: Any = type(item).model_fields  # all of them there: then their values alone tell
+        return set(fields) == set(named) and is_exact(fields) and is_exact(item.__pydantic_extra__)
     return is_exact(item)
 
 
