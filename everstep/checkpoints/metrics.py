@@ -39,6 +39,7 @@ def samples(health: Health) -> Iterator[Sample]:
     """The metrics of a record."""
     yield from _labelled(names.JOBS, health.jobs)
     yield Sample(names.DUE_JOBS, health.due)
+    yield Sample(names.HELD_JOBS, health.held)
     yield Sample(names.OLDEST_DUE, _seconds(health.oldest_due_ms))
     yield Sample(names.BUSY_WORKERS, health.busy_workers)
     yield Sample(names.EXPIRED_LEASES, health.expired_leases)

@@ -80,6 +80,7 @@ def _record(name: str, unit: str, help_text: str, *labels: str, kind: Kind = "ga
 
 JOBS: Final = _record("everstep.jobs", "{job}", "Jobs by state.", STATE)
 DUE_JOBS: Final = _record("everstep.due_jobs", "{job}", "Jobs that could start now by their time.")
+HELD_JOBS: Final = _record("everstep.held_jobs", "{job}", "Those of them that a closed gate or a limit holds.")
 OLDEST_DUE: Final = _record(
     "everstep.oldest_due", "s", "How long the job that waits longest has been due, 0 if none is."
 )

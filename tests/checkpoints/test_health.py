@@ -283,6 +283,7 @@ def test_metrics_have_their_names_and_values(store: Store, clock: ManualClock, d
         'everstep_jobs{state="done"}': 1,
         'everstep_jobs{state="failed"}': 0,
         "everstep_due_jobs": 1,
+        "everstep_held_jobs": 0,
         "everstep_oldest_due_seconds": 1.5,
         "everstep_busy_workers": 1,
         "everstep_expired_leases": 0,
