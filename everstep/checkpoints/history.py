@@ -147,9 +147,10 @@ def _messages() -> dict[type, int]:
 
 
 def _is_exact(item: Any) -> bool:
-    if type(item) in _messages():
+    kind = cast("Any", type(item))
+    if kind in _messages():
         fields: dict[str, Any] = vars(item)
-        named: Any = type(item).model_fields  # all of them there: then their values alone tell
+        named: dict[str, Any] = kind.model_fields  # all of them there: then their values alone tell
         return set(fields) == set(named) and is_exact(fields) and is_exact(item.__pydantic_extra__)
     return is_exact(item)
 
