@@ -213,7 +213,7 @@ def _evidence(
     committed: list[demo_evidence.Committed],
     screen: Screen,
 ) -> int:
-    screen.title("The evidence, read from git, the outbox, the journal, and with LangGraph's stock SqliteSaver")
+    screen.title("The evidence, read from git, the outbox, the journal, and LangGraph's table of checkpoints")
     jobs = {job.payload["repository"]: job for job in store.jobs()}
     rows = [
         demo_evidence.of_job(store, jobs[str(repository.remote)], repository, before[repository.package])
