@@ -147,10 +147,10 @@ def _messages() -> dict[type, int]:
 
 
 def _is_exact(item: Any) -> bool:
-    kind = cast("Any", type(item))
-    if kind in _messages():
-        fields: dict[str, Any] = vars(item)
-        named: dict[str, Any] = kind.model_fields  # all of them there: then their values alone tell
+    if item.__class__ in _messages():
+        named: Any = item.__class__.model_fields
+        fields: dict[str, Any] = item.__dict__
+        # All of them are there, so that their values alone tell.
         return set(fields) == set(named) and is_exact(fields) and is_exact(item.__pydantic_extra__)
     return is_exact(item)
 
