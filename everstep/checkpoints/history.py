@@ -164,10 +164,9 @@ def content_of(serializer: SerializerProtocol, items: Sequence[Any], exact: Sequ
     known = _messages()
     parts: list[Any] = []
     for item, is_plain in zip(items, exact, strict=True):
-        kind = cast("type[Any]", type(item))
         if not is_plain:
             parts.append((..., -1, *serializer.dumps_typed(item)))
-        elif (number := known.get(kind)) is None:
+        elif (number := known.get(item.__class__)) is None:
             parts.append(item)
         else:
             parts.append((..., number, item.__pydantic_extra__, *vars(item).values()))
