@@ -55,10 +55,10 @@ class Destination:
     lease_until: int | None
 
 
-def anything_waits(connection: Connection, name: str) -> bool:
-    """Whether a span waits for this destination."""
-    query = select(span_outbox.c.id).where(span_outbox.c.destination == name).limit(1)
-    return connection.execute(query).first() is not None
+def newest(connection: Connection, name: str) -> int | None:
+    """The last place in the queue of a destination; None if nothing waits."""
+    query = select(span_outbox.c.id).where(span_outbox.c.destination == name)
+    return connection.execute(query.order_by(span_outbox.c.id.desc()).limit(1)).scalar()
 
 
 def may_send(connection: Connection, name: str, *, holder: str, now: int, at_once: bool = False) -> bool:
@@ -103,12 +103,20 @@ def release(connection: Connection, name: str, *, holder: str, now: int) -> None
     connection.execute(update(span_destinations).where(mine).values(leased_by=None, lease_until=None, updated_at=now))
 
 
-def batch(connection: Connection, name: str, *, most: int, most_bytes: int) -> list[Waiting]:
-    """The oldest spans that wait for a destination, so many and so large at most, but one at least."""
+def batch(connection: Connection, name: str, *, up_to: int, most: int, most_bytes: int) -> list[Waiting]:
+    """The oldest spans that wait for a destination, so many and so large at most, but one at least.
+
+    Args:
+        connection: A snapshot.
+        name: The destination.
+        up_to: The last place in the queue that is wanted.
+        most: Spans at most.
+        most_bytes: Bytes of all at most.
+    """
     query = (
         select(span_outbox.c.id, func.length(spans.c.body).label("size"))
         .join(spans, spans.c.id == span_outbox.c.span)
-        .where(span_outbox.c.destination == name)
+        .where(span_outbox.c.destination == name, span_outbox.c.id <= up_to)
         .order_by(span_outbox.c.id)
         .limit(most)
     )
@@ -119,8 +127,11 @@ def batch(connection: Connection, name: str, *, most: int, most_bytes: int) -> l
         if ids and size > most_bytes:
             break
         ids.append(row.id)
+    if not ids:
+        return []
     bodies = select(span_outbox.c.id, spans.c.body).join(spans, spans.c.id == span_outbox.c.span)
-    rows = connection.execute(bodies.where(span_outbox.c.id.in_(ids)).order_by(span_outbox.c.id))
+    bodies = bodies.where(span_outbox.c.destination == name, span_outbox.c.id.between(ids[0], ids[-1]))
+    rows = connection.execute(bodies.order_by(span_outbox.c.id))
     return [Waiting(row.id, bytes(row.body)) for row in rows]
 
 

@@ -11,10 +11,11 @@ from concurrent.futures import Future
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from everstep.checkpoints.schema import span_outbox, spans
+from everstep.checkpoints.statements import Statement
 from everstep.observability.span_buffer import FinishedSpan, SpanBuffer
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ T = TypeVar("T")
 logger = logging.getLogger("everstep.spans")
 
 PART = 1_000
+_QUEUE = Statement(
+    insert(span_outbox).values({name: bindparam(name) for name in ("job_id", "span", "destination", "queued_at")})
+)
 
 
 def write(
@@ -55,21 +59,34 @@ def write(
         {"job_id": job_id, "leg": leg, "span_id": one.span_id, "started_ns": one.started_ns, "body": one.body}
         for one in finished
     ]
-    new = connection.execute(_insertion(connection.dialect.name), rows).scalars().all()
+    new = _inserted(connection, rows)
     queued = [
         {"job_id": job_id, "span": row, "destination": destination, "queued_at": now}
         for row in new
         for destination in destinations
     ]
     if queued:
-        connection.execute(insert(span_outbox), queued)
+        _QUEUE.run_all(connection, queued)
     return len(new)
+
+
+def _inserted(connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[int]:
+    """Ids of those that were not there."""
+    if len(rows) == 1:  # as mostly: a step that calls nothing
+        return [row[0] for row in _one(connection.dialect.name).run(connection, rows[0]).fetchall()]
+    return connection.execute(_insertion(connection.dialect.name), rows).scalars().all()
 
 
 @cache
 def _insertion(dialect: str) -> Any:
     of_dialect: Any = postgresql.insert if dialect == "postgresql" else sqlite.insert
     return of_dialect(spans).on_conflict_do_nothing().returning(spans.c.id)
+
+
+@cache
+def _one(dialect: str) -> Statement:
+    row: dict[str, Any] = {name: bindparam(name) for name in ("job_id", "leg", "span_id", "started_ns", "body")}
+    return Statement(_insertion(dialect).values(row))
 
 
 def of_leg(connection: Connection, job_id: int, leg: int) -> list[tuple[str, bytes]]:

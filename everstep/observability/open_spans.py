@@ -107,7 +107,8 @@ class OpenSpans:
         if not self._take(frame):
             return
         frame.ended_ns = ended_ns
-        frame.set(attributes or {})
+        if attributes:
+            frame.set(attributes)
         self.settle(frame, warning=True)
 
     def fail(self, frame: Frame, failure: Failure, attributes: Mapping[str, object] | None = None) -> None:

@@ -21,6 +21,7 @@ from opentelemetry.util.re import parse_env_headers
 from requests.auth import HTTPBasicAuth
 
 from everstep.observability.destinations import Destination, LangfuseDestination
+from everstep.observability.varint import varint
 
 TIMEOUT_S: Final = 10.0
 INGESTION_VERSION: Final = ("x-langfuse-ingestion-version", "4")
@@ -167,15 +168,7 @@ def request_of(bodies: Iterable[bytes]) -> bytes:
 
     That message is its field number 1, so each is put behind that field's tag and its own length (protobuf's varint).
     """
-    return b"".join(b"\x0a" + _varint(len(body)) + body for body in bodies)
-
-
-def _varint(number: int) -> bytes:
-    digits = bytearray()
-    while number > 0x7F:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*digits, number])
+    return b"".join(b"\x0a" + varint(len(body)) + body for body in bodies)
 
 
 def is_essential(body: bytes) -> bool:

@@ -10,31 +10,30 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import format_span_id, format_trace_id
+from opentelemetry.trace import format_span_id
 
-from everstep.observability import names, root
+from everstep.observability import names, root, span_encoding
+from everstep.observability.attributes import exportable
 from everstep.observability.destinations import Destination
 from everstep.observability.guard import harmless
 from everstep.observability.leg import Ending, Leg, LegDescription
 from everstep.observability.resource import resource
 from everstep.observability.span_buffer import FinishedSpan, SpanBuffer
+from everstep.observability.span_encoding import SpanEncoder
 from everstep.observability.span_ids import SpanIds
 from everstep.observability.traced_leg import Correlation, TracedLeg
 from everstep.observability.tracing import Tracing
 
 
 class _Provider(Tracing):
-    def __init__(self, processors: Sequence[SpanProcessor], service_version: str) -> None:
+    def __init__(self, service_version: str) -> None:
         self._ids = SpanIds()
         self._provider = TracerProvider(
             resource=resource(service_version), id_generator=self._ids, shutdown_on_exit=False
         )
-        for processor in (Correlation(), *processors):
-            self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(names.SCOPE, service_version)
         self._scope = InstrumentationScope(names.SCOPE, service_version)
 
@@ -51,8 +50,10 @@ class RecordedTracing(_Provider):
     """
 
     def __init__(self, destinations: Sequence[Destination], service_version: str) -> None:
-        self._encoded = _Encoded()
-        super().__init__([self._encoded], service_version)
+        super().__init__(service_version)
+        self._encoder = SpanEncoder(self._provider.resource, names.SCOPE, service_version)
+        self._encoded = _Encoded(self._encoder)
+        self._provider.add_span_processor(self._encoded)
         self.destinations = tuple(destinations)
         self._news = 0
         self._heard = threading.Condition()
@@ -73,7 +74,7 @@ class RecordedTracing(_Provider):
     def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
         buffer = SpanBuffer()
         trace = description.trace_id
-        self._encoded.begin(trace, buffer)
+        self._encoded.begin(trace, buffer, span_encoding.attributes(exportable(root.correlation(description))))
         return TracedLeg(
             self._tracer, self._ids, description, now_ns, buffer=buffer, over=lambda: self._encoded.end(trace, buffer)
         )
@@ -87,7 +88,7 @@ class RecordedTracing(_Provider):
     def _close(self, description: LegDescription, ending: Ending, buffer: SpanBuffer) -> None:
         span = root.closed(description, ending, self._provider.resource, self._scope)
         if self._is_sampled(span):
-            _encode(span, buffer)
+            _keep(span, self._encoder.encode(span), buffer)
 
     def _is_sampled(self, span: ReadableSpan) -> bool:
         trace = 0 if span.context is None else span.context.trace_id
@@ -97,6 +98,11 @@ class RecordedTracing(_Provider):
 
 class DirectTracing(_Provider):
     """Tracing to exporters of one's own, each told of a span as it ends."""
+
+    def __init__(self, processors: Sequence[SpanProcessor], service_version: str) -> None:
+        super().__init__(service_version)
+        for processor in (Correlation(), *processors):
+            self._provider.add_span_processor(processor)
 
     def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
         return TracedLeg(self._tracer, self._ids, description, now_ns)
@@ -111,20 +117,21 @@ class DirectTracing(_Provider):
 class _Encoded(SpanProcessor):
     """Turns each span into bytes as it ends, and puts it with its leg."""
 
-    def __init__(self) -> None:
-        self._buffers: dict[str, SpanBuffer] = {}
+    def __init__(self, encoder: SpanEncoder) -> None:
+        self._encoder = encoder
+        self._legs: dict[int, tuple[SpanBuffer, bytes]] = {}
         self._lock = threading.Lock()
 
-    def begin(self, trace: str, buffer: SpanBuffer) -> None:
-        """Spans of this trace go there."""
+    def begin(self, trace: str, buffer: SpanBuffer, common: bytes) -> None:
+        """Spans of this trace go there, and these attributes stand on each."""
         with self._lock:
-            self._buffers[trace] = buffer
+            self._legs[int(trace, 16)] = buffer, common
 
     def end(self, trace: str, buffer: SpanBuffer) -> None:
         """The leg is over."""
         with self._lock:
-            if self._buffers.get(trace) is buffer:
-                del self._buffers[trace]
+            if self._legs.get(int(trace, 16), (None,))[0] is buffer:
+                del self._legs[int(trace, 16)]
 
     def on_start(self, span: Span, parent_context: object = None) -> None:
         return None
@@ -133,12 +140,12 @@ class _Encoded(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         if span.context is None or not span.context.trace_flags.sampled:
             return
-        buffer = self._buffers.get(format_trace_id(span.context.trace_id))
-        if buffer is not None:
-            _encode(span, buffer)
+        if leg := self._legs.get(span.context.trace_id):
+            buffer, common = leg
+            _keep(span, self._encoder.encode(span, common), buffer)
 
 
-def _encode(span: ReadableSpan, buffer: SpanBuffer) -> None:
+def _keep(span: ReadableSpan, body: bytes, buffer: SpanBuffer) -> None:
     if span.context is None:
         return
     attributes = span.attributes or {}
@@ -148,7 +155,7 @@ def _encode(span: ReadableSpan, buffer: SpanBuffer) -> None:
         FinishedSpan(
             span_id=format_span_id(span.context.span_id),
             started_ns=span.start_time or time.time_ns(),
-            body=encode_spans([span]).resource_spans[0].SerializeToString(),
+            body=body,
             step_ns=str(namespace) if is_step else None,
         )
     )

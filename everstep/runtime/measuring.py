@@ -72,4 +72,4 @@ async def watch(measures: Measures, outage: RecordOutage) -> None:
         due = clock() + LOOP_EVERY_S
         await asyncio.sleep(LOOP_EVERY_S)
         measures.add(metric_names.LOOP_LAG, max(clock() - due, 0.0))
-        measures.add(metric_names.RECORD_UNWRITABLE, outage.is_on)
+        measures.add(metric_names.RECORD_UNWRITABLE, float(outage.is_on))

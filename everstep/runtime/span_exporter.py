@@ -86,22 +86,26 @@ class Drain:
         self.next_try_at = 0
 
     def drain(self, *, until: float = float("inf"), at_once: bool = False) -> bool:
-        """Send what waits, until nothing does, or nothing goes.
+        """Send what waits now, until that is sent or nothing goes; what comes meanwhile travels the next time.
 
         Args:
             until: When to stop, on the monotonic clock, seconds.
             at_once: Try also while the destination is left alone after a failure.
 
         Returns:
-            Whether nothing waits any more.
+            Whether nothing of it waits any more.
         """
-        while self._store.read(partial(span_outbox.anything_waits, name=self.name)):
-            if time.monotonic() >= until or not self._may_send(at_once):
+        newest = self._store.read(partial(span_outbox.newest, name=self.name))
+        if newest is None:
+            return True
+        batch = partial(span_outbox.batch, name=self.name, up_to=newest, most=BATCH, most_bytes=BATCH_BYTES)
+        while time.monotonic() < until and self._may_send(at_once):
+            waiting = self._store.read(batch)
+            if not waiting:
+                return True
+            if not self._send(waiting, until):
                 return False
-            waiting = self._store.read(partial(span_outbox.batch, name=self.name, most=BATCH, most_bytes=BATCH_BYTES))
-            if waiting and not self._send(waiting, until):
-                return False
-        return True
+        return False
 
     def clean(self) -> None:
         """Give up what has waited too long, and of too much the oldest; now and then."""
@@ -313,10 +317,13 @@ def flush(store: Store, tracing: Tracing, *, holder: str, seconds: float) -> dic
     until, reasons = time.monotonic() + seconds, dict[str, str]()
     for drain in drains(store, tracing, holder=holder):
         try:
-            while not drain.drain(until=until, at_once=True) and drain.reason is None and time.monotonic() < until:
+            while (
+                not (is_done := drain.drain(until=until, at_once=True))
+                and drain.reason is None
+                and time.monotonic() < until
+            ):
                 time.sleep(min(FLUSH_LOOK_S, max(until - time.monotonic(), 0)))
-            empty = not store.read(partial(span_outbox.anything_waits, name=drain.name))
-            reasons[drain.name] = "" if empty else drain.reason or f"not done within {seconds:g} s"
+            reasons[drain.name] = "" if is_done else drain.reason or f"not done within {seconds:g} s"
             drain.release()
         finally:
             drain.close()

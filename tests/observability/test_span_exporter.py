@@ -210,6 +210,24 @@ def test_an_exporter_that_was_stopped_for_long_counts_nothing_twice(start_receiv
     assert (fares(store).delivered, fares(store).waiting) == (3, 0)
 
 
+def test_what_comes_while_it_sends_travels_the_next_time(start_receiver, store, monkeypatch):
+    """A drain sends what waited when it began; it does not run after an agent that goes on."""
+    receiver = start_receiver()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    record_spans(store, monkeypatch)
+    drain = drain_of(store)
+    arrived = drain._arrived  # pyright: ignore[reportPrivateUsage]
+
+    def step_meanwhile(*told: Any) -> None:
+        arrived(*told)
+        if len(receiver.requests) < 3:
+            record_spans(store, monkeypatch)
+
+    monkeypatch.setattr(drain, "_arrived", step_meanwhile)
+    assert drain.drain() is True
+    assert (len(receiver.requests), fares(store).waiting) == (1, 3)
+
+
 def test_too_much_gives_up_ordinary_spans_first(start_receiver, store, monkeypatch):
     """Beyond the bound the oldest ordinary spans go, then roots and failures; all are counted and stay recorded."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")

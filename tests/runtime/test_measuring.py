@@ -274,6 +274,7 @@ async def test_a_node_that_blocks_the_loop_is_seen(monkeypatch: pytest.MonkeyPat
     outage.met("claims", StoreUnavailable("the disk is full"))
     while kept.of(names.RECORD_UNWRITABLE)[-1] != (True, ()):
         await asyncio.sleep(0.01)
+    assert {type(value) for value, _ in kept.of(names.RECORD_UNWRITABLE)} == {float}, "OTLP refuses a bool"
     watching.cancel()
 
 
