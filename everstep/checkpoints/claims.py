@@ -139,7 +139,7 @@ def anything_ready(
     *waiting, lost = _ready(now, graphs, ())
     if changed is not None:
         waiting = [and_(part, one) for part in waiting for one in changed]
-    found = or_(*(exists().where(part, may_start) for part in (*waiting, lost)))
+    found = or_(*(exists(select(agent_jobs.c.id).where(part, may_start)) for part in (*waiting, lost)))
     if connection.execute(select(found)).scalar_one():
         memory.forget()
         return True

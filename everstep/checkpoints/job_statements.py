@@ -146,7 +146,7 @@ def look_for_ready(graphs: int | None) -> Statement:
 @cache
 def look_around(graphs: int | None) -> Statement:
     """What `CLOSED_AND_KEYED` finds, and, if that is nothing, whether a job is ready; nothing is locked."""
-    ready = or_(*(exists().where(part) for part in _ready(graphs)))
+    ready = or_(*(exists(select(_jobs.id).where(part)) for part in _ready(graphs)))
     return Statement(select(_closed(), _keyed(), case((or_(_closed(), _keyed()), false()), else_=ready)))
 
 
