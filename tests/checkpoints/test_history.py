@@ -541,11 +541,18 @@ def test_pruning_deletes_the_parts_nobody_needs(shared: Store) -> None:
 
 
 def test_only_so_much_is_remembered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a saver knows of lists is bounded; what it forgot it stores whole."""
+    """What a saver knows of lists is bounded; what it forgot it stores whole, in a line of its own."""
+    conversation(StepSaver(store))
+    assert lines(store) == 1
     monkeypatch.setattr(history, "MOST_KNOWN", 5000)
-    saver = StepSaver(store)
-    items = conversation(saver)
-    found = StepSaver(store).get_tuple(thread("thread"))
+    items = conversation(StepSaver(store), "other")
+    assert lines(store) == 3
+    found = StepSaver(store).get_tuple(thread("other"))
     assert found is not None
     assert found.checkpoint["channel_values"]["items"] == items
-    assert rows(store) == 3
+
+
+def lines(store: Store) -> int:
+    """How many lines of chunks there are."""
+    sql = f"SELECT count(DISTINCT task_id) FROM writes WHERE checkpoint_id = '{CHUNKS}'"
+    return store.read(lambda connection: connection.exec_driver_sql(sql).scalar_one())
