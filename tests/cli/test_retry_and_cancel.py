@@ -71,7 +71,7 @@ def test_cancel_with_an_unknown_effect_waits_for_its_review(copied: Prepared) ->
 def test_a_running_job_is_stopped_by_its_worker(folder: Folder) -> None:
     """`cancel` of a running job is a request; its worker ends the job, or asks about the effect that is in flight."""
     jobs = folder.enqueue("hold", "slow")
-    with folder.worker() as worker:
+    with folder.worker("--lease", "15") as worker:  # it looks every five seconds
         worker.until_claimed(*jobs.values())
         requested = {graph: folder.json("cancel", job) for graph, job in jobs.items()}
         for job in requested.values():

@@ -35,6 +35,7 @@ CONTEXT.set_forkserver_preload(
         "tests.support.agent_process",
         "tests.support.accepted",
         "tests.support.warm",
+        "tests.cli.forked",
     ]
 )
 

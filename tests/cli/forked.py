@@ -1,0 +1,74 @@
+"""`everstep` in a process of its own that has its imports already: it is forked, where starting Python takes a second.
+
+Arguments, folder, environment, input, output, exit code and signals are those of a process that was started; only what
+Python reads before it runs anything is not, and belongs to tests that start one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import everstep
+from everstep import crash
+from tests.support.record import CONTEXT
+
+for _module in pkgutil.walk_packages(everstep.__path__, "everstep."):
+    if not _module.name.endswith("__main__"):
+        importlib.import_module(_module.name)
+
+_starting = threading.Lock()  # starting a process asks after all others, and two must not ask after one
+
+
+def run(
+    arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], given: bytes, timeout: float
+) -> tuple[int, bytes, bytes]:
+    """Run `everstep` to its end.
+
+    Returns:
+        Its exit code (negative: the signal that ended it), and what it wrote to stdout and stderr.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer; it was killed.
+    """
+    with tempfile.TemporaryDirectory(prefix="everstep-command-") as place:
+        streams = [Path(place) / name for name in ("stdin", "stdout", "stderr")]
+        streams[0].write_bytes(given)
+        process = CONTEXT.Process(target=_command, args=([*arguments], folder, dict(environment), streams))
+        with _starting:
+            process.start()
+        ended = wait([process.sentinel], timeout)
+        with _starting:
+            if not ended:
+                process.kill()
+            process.join()
+        if not ended or process.exitcode is None:
+            raise subprocess.TimeoutExpired(["everstep", *arguments], timeout)
+        return process.exitcode, *(stream.read_bytes() for stream in streams[1:])
+
+
+def _command(arguments: list[str], folder: Path, environment: dict[str, str], streams: list[Path]) -> None:
+    for number, (path, flags) in enumerate(zip(streams, (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2), strict=True)):
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    sys.stdin = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    crash.arm(os.environ.get(crash.VARIABLE))
+    sys.argv = ["everstep", *arguments]
+    sys.path[0] = str(folder)
+    importlib.import_module("everstep.cli.main").main()
