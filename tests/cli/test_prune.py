@@ -50,7 +50,8 @@ def test_it_deletes_what_is_old_enough(copied: Prepared) -> None:
 def test_rules_come_from_the_configuration_and_options_win(copied: Prepared) -> None:
     """[retention] of the everstep.toml beside --config counts; an option goes before it; one graph can be named."""
     folder = copied.folder
-    (folder.path / "everstep.toml").write_text("[retention]\ndone_days = 0\nfailed_days = 0.5\nkey_days = 7\noutage_days = 9\n")
+    retention = "[retention]\ndone_days = 0\nfailed_days = 0.5\nkey_days = 7\noutage_days = 9\n"
+    (folder.path / "everstep.toml").write_text(retention)
     told = folder.json("prune", "--dry-run", "--failed-days", "0", "--graph", "mail")
     assert {name: told[name] for name in DAYS} == {"done_days": 0, "failed_days": 0, "key_days": 7, "outage_days": 9}
     assert told["jobs"] == {"done": 1, "failed": 0}
