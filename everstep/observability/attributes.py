@@ -27,6 +27,8 @@ def bounded(text: str, limit: int = ATTRIBUTE_LIMIT) -> str:
 
     A quarter of the room goes to the head, the rest to the tail: there a stack trace says what was raised.
     """
+    if len(text) <= limit and text.isascii():  # as nearly all is
+        return text
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode()

@@ -205,10 +205,9 @@ class Worker:
             await asyncio.to_thread(listening.__exit__, None, None, None)
             await asyncio.to_thread(heartbeat.stop)
             await asyncio.to_thread(dead_letters.stop)
-            if exporter is not None:
-                await asyncio.to_thread(exporter.stop)
+            ends = [self._measures.close] if exporter is None else [exporter.stop, self._measures.close]
+            await asyncio.gather(*(asyncio.to_thread(end) for end in ends))  # a dead endpoint is waited for once
             self._tracing.shutdown()
-            await asyncio.to_thread(self._measures.close)
 
     def _exporter(self) -> SpanExporter | None:
         """What exports spans; None, with nothing loaded, where they go nowhere."""

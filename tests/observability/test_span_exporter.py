@@ -17,6 +17,7 @@ from everstep.checkpoints import span_outbox
 from everstep.checkpoints.span_outbox import Destination
 from everstep.checkpoints.store import Store
 from everstep.observability import tracing
+from everstep.observability.measures import Measures
 from everstep.runtime import span_exporter
 from everstep.runtime.span_exporter import Drain, SpanExporter
 from everstep.runtime.worker import Worker
@@ -277,6 +278,27 @@ def test_a_stalled_backend_holds_up_neither_jobs_nor_shutdown(shared, black_hole
     started = time.monotonic()
     exporter.stop()
     assert time.monotonic() - started < 10, "bounded: a second and a half, and what a loaded machine adds"
+
+
+def test_spans_and_metrics_are_given_up_at_the_same_time(store, monkeypatch):
+    """A worker's end waits for the last export of both together, not for one after the other."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    both = threading.Barrier(2, timeout=60)
+    stop = SpanExporter.stop
+
+    def meet(exporter: SpanExporter) -> None:
+        both.wait()
+        stop(exporter)
+
+    class Meeting(Measures):
+        def close(self) -> None:
+            both.wait()
+
+    monkeypatch.setattr(SpanExporter, "stop", meet)
+    Worker(store, {}, measures=Meeting(), tracing=tracing.from_environment(service_version="1.2.3")).run(
+        until_idle=True
+    )
+    assert not both.broken
 
 
 def test_a_worker_exports_what_a_dead_one_left(start_receiver, shared, monkeypatch):
