@@ -166,7 +166,7 @@ class JobLife(RuleBasedStateMachine):
             self.cancelled()
             model.deaths = 0
             return
-        if expired:
+        if expired and model.holder != worker:  # one that finds its own claim never heard that it was made
             model.die()
         if expired and model.deaths >= MAX_ATTEMPTS:
             assert got == []

@@ -33,9 +33,9 @@ def note(state: State, text: str) -> None:
         file.write(f"{text} {os.getpid()}\\n")
 
 
-def wait_for(name: str) -> None:
+def wait_for(name: str, text: str = "") -> None:
     end = time.monotonic() + 60
-    while not (FOLDER / name).exists():
+    while not (FOLDER / name).exists() or text not in (FOLDER / name).read_text():
         assert time.monotonic() < end, f"{name} did not come"
         time.sleep(0.01)
 
@@ -57,6 +57,10 @@ def second(state: State) -> State:
     name = state["name"]
     if name.startswith("long"):
         wait_for("go")
+    bystanders = FOLDER / "bystanders"
+    if name in ("exit", "segfault", "kill") and bystanders.exists():
+        for other in bystanders.read_text().split():
+            wait_for(f"{other}.log", "second")
     if name == "exit":
         os._exit(9)
     if name == "segfault":
