@@ -110,9 +110,9 @@ class Record:
         """Queue a write; the future resolves when it is committed, which a patient one may wait for a little."""
         return self._writer.submit(operation, patient=patient)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait for the patient writes that are held, so that a read sees them."""
-        self._writer.settle()
+        self._writer.flush()
 
     async def awrite(self, operation: Callable[[Connection], T]) -> T:
         """Queue a write and wait for its commit without blocking the event loop."""

@@ -324,7 +324,7 @@ class StepSaver(ThreadOperations):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """List checkpoints, newest first; read to the end before the first is yielded, so that no read stays open."""
-        self._store.settle()
+        self._store.flush()
         found = [*super().list(config, filter=filter, before=before, limit=limit)]
         for each in found:
             self._lists.restore(self.serde, each)
@@ -344,7 +344,7 @@ class StepSaver(ThreadOperations):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest, with what is stored of its tasks."""
-        self._store.settle()
+        self._store.flush()
         found = super().get_tuple(config)
         if found is not None:
             self._lists.restore(self.serde, found, remember=True)
@@ -365,7 +365,7 @@ class StepSaver(ThreadOperations):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What a `DeltaChannel` is rebuilt from."""
-        self._store.settle()
+        self._store.flush()
         found = super().get_delta_channel_history(config=config, channels=channels)
         for each in found.values():
             seed = each.get("seed")
@@ -385,7 +385,7 @@ class StepSaver(ThreadOperations):
         A node that fails after it used an answer keeps the answer but not its place; the number tells an answer that
         was used from one that still waits.
         """
-        self._store.settle()
+        self._store.flush()
         tasks: dict[tuple[str, str, str], dict[str, Any]] = {}
         for namespace, checkpoint_id, task_id, channel, kind, value in self._answers(thread_id):
             tasks.setdefault((namespace, checkpoint_id, task_id), {})[channel] = self.serde.loads_typed((kind, value))

@@ -108,7 +108,7 @@ class ThreadOperations(BaseCheckpointSaver[str]):
         That is what a stock saver stores: of a long conversation very much. `prune` it before to keep its newest state
         alone. Nobody should work on the thread meanwhile.
         """
-        self._store.settle()
+        self._store.flush()
         for found in [*super().list({"configurable": {"thread_id": thread_id}})]:
             values, place = found.checkpoint["channel_values"], place_of(found.config)
             versions = {

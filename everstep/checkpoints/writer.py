@@ -80,7 +80,7 @@ class Writer:
                 self._held = future
         return future
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait until no patient operation that was submitted before is held, so that reads see them all."""
         held = self._held
         if held is not None and not held.done():

@@ -332,7 +332,7 @@ def test_an_output_that_could_not_be_stored_fails_the_next_write(store: Store, t
     attempt.progress = refuse
     saver.put_writes(config, [("log", 1)], "task")
     if not together:
-        store.settle()
+        store.flush()
     below: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": "below"}}
     later, versions = checkpoint_with(log=[1])
     saver.put(below, later, {"step": 0}, versions)

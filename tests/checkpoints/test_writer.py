@@ -147,12 +147,12 @@ def test_a_patient_operation_alone_is_carried_out_soon(store: Store) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_what_is_held_can_be_asked_for(store: Store) -> None:
-    """`settle` carries out what is held, and costs nothing when nothing is."""
+    """`flush` carries out what is held, and costs nothing when nothing is."""
     store.write(note("held"), patient=True)
-    store.settle()
+    store.flush()
     assert notes(store.path) == ["held"]
     before = store.commits
-    store.settle()
+    store.flush()
     assert store.commits == before
 
 
@@ -163,7 +163,7 @@ def test_close_does_not_wait_out_the_patience(tmp_path: Path) -> None:
         store.write(lambda connection: connection.exec_driver_sql("CREATE TABLE notes (text TEXT)")).result()
         store.write(note("held"), patient=True)
     assert notes(tmp_path / "record.db") == ["held"]
-    store.settle()
+    store.flush()
 
 
 def test_a_cancelled_future_is_skipped(store: Store) -> None:
