@@ -181,23 +181,27 @@ class _Look:
     def first(self, number: int, passed_over: Collection[int]) -> list[Job]:
         """The first so many jobs but for some, locked; what another transaction has locked is passed over.
 
-        What the worker still runs is not among them. Of that, what was settled as ready again may hide others, until
-        its run is over.
+        What the worker still runs is not among them.
         """
         passed_over = self._running.union(passed_over)
         if self._plain:
-            look = job_statements.look_for_ready(None if self._graphs is None else len(self._graphs))
-            most = {"most": number + len(passed_over - self._running), "most_lost": number + len(passed_over)}
-            values = {"now": self._now, **most, **_numbered(self._graphs)}
-            rows = look.run(self._connection, values).fetchall()
-            closed, keyed, *_ = rows[0]
-            if not (closed or keyed):
-                found = [from_row(row[2:]) for row in rows if row[2] is not None]
+            found = self._found(number + len(passed_over - self._running), number + len(passed_over))
+            if found is not None and any(job.id in self._running and job.status in WAITING for job in found):
+                found = self._found(number + len(passed_over), number + len(passed_over))  # seldom: it hides others
+            if found is not None:
                 return _in_order(job for job in found if job.id not in passed_over)[:number]
             self._plain, self.admission = False, self._read()
         may_start = and_(agent_jobs.c.id.not_in(tuple(passed_over)), self.admission.clause())
         ready = _ready(self._now, self._graphs, self._dead_workers)
         return _first(self._connection, ready, may_start, number)
+
+    def _found(self, most: int, most_lost: int) -> list[Job] | None:
+        """The first of each kind, by one statement; None if something limits what may start."""
+        look = job_statements.look_for_ready(None if self._graphs is None else len(self._graphs))
+        values = {"now": self._now, "most": most, "most_lost": most_lost, **_numbered(self._graphs)}
+        rows = look.run(self._connection, values).fetchall()
+        closed, keyed, *_ = rows[0]
+        return None if closed or keyed else [from_row(row[2:]) for row in rows if row[2] is not None]
 
     def _read(self) -> Admission:
         return Admission.read(

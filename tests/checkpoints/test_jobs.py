@@ -202,6 +202,18 @@ def test_a_worker_does_not_take_over_from_itself(store: Store, clock: ManualCloc
     assert claim(store, "b") == []
 
 
+def test_what_is_settled_but_not_over_hides_nothing(store: Store) -> None:
+    """A job that is ready again while its run is not over is passed over, and what is behind it is claimed."""
+    for number in range(4):
+        store.enqueue("graph", {"n": number})
+    runs = claim(store, "a", limit=2)
+    for job in runs:
+        settled(store, job, Outcome("released"))
+    running = [job.id for job in runs]
+    assert [job.id for job in claim(store, "a", running=running)] == [running[-1] + 1]
+    assert [job.id for job in claim(store, "a", running=running, limit=5)] == [running[-1] + 2]
+
+
 def test_only_jobs_of_known_graphs_are_claimed(store: Store) -> None:
     """A worker leaves jobs of graphs it does not have for others."""
     store.enqueue("known", {})
