@@ -2,7 +2,7 @@
 
 A job that ends makes room for one more: the transaction that settles it claims the next, so a job costs one commit less
 and its place is not empty for a moment. Only where nothing need be asked first: a look at the other workers and at the
-record's version is fresh, and what is taken is no suspect, whose place depends on what else runs here.
+record's version is fresh. A suspect that must run alone is never taken so, because something runs here.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, and_, select
 
-from everstep.checkpoints import claims, migrate
+from everstep.checkpoints import claims, deaths, jobs, migrate
 from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.standstill import Standstill
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.timers import next_moment
@@ -25,7 +26,7 @@ from everstep.runtime.leg_spans import DeadLegs
 
 FRESH_S = 1.0
 """How long a look holds for the claims that settlements make."""
-_NO_SUSPECT = 1
+_NEVER_BEGAN = "its worker never began it"
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,7 @@ class Claiming:
             StoreUnavailable: The record cannot be written.
         """
         now = self._store.clock.now_ms()
-        return await self._store.awrite(
-            lambda connection: self._claim(connection, running, now, limit, self._alone_from)
-        )
+        return await self._store.awrite(lambda connection: self._claim(connection, running, now, limit))
 
     def claim_next(self, connection: Connection, running: Collection[int]) -> list[Job]:
         """In the transaction that settles a job of this worker: claim one for its place, by the last look.
@@ -130,11 +129,30 @@ class Claiming:
         """
         if not self.is_fresh:
             return []
-        return self._claim(connection, running, self._store.clock.now_ms(), 1, _NO_SUSPECT)
+        return self._claim(connection, running, self._store.clock.now_ms(), 1)
 
-    def _claim(
-        self, connection: Connection, running: Collection[int], now: int, limit: int, alone_from: int
-    ) -> list[Job]:
+    async def give_back(self, job_ids: Collection[int]) -> None:
+        """What a settlement claimed and nobody here began waits again, with the attempt not counted.
+
+        Args:
+            job_ids: Row ids; one that this worker does not hold after all is left alone.
+
+        Raises:
+            StoreUnavailable: The record cannot be written.
+        """
+        now = self._store.clock.now_ms()
+
+        def operation(connection: Connection) -> None:
+            held = and_(agent_jobs.c.status == "running", agent_jobs.c.leased_by == self._worker)
+            query = select(agent_jobs).where(agent_jobs.c.id.in_(list(job_ids)), held).order_by(agent_jobs.c.id)
+            for row in connection.execute(query.with_for_update()).mappings().all():
+                job = jobs.job_of(row)
+                deaths.give_back(connection, job, now=now, due=now, actor=self._worker, reason=_NEVER_BEGAN)
+                self._dead_legs.gave_back(connection, job, _NEVER_BEGAN, now=now)
+
+        await self._store.awrite(operation)
+
+    def _claim(self, connection: Connection, running: Collection[int], now: int, limit: int) -> list[Job]:
         dead = self._dead
         return claims.claim(
             connection,
@@ -147,6 +165,6 @@ class Claiming:
             running=running,
             limits=self._limits,
             rebooted=[worker for worker in dead if was_booted_since(worker)],
-            alone_from=alone_from,
+            alone_from=self._alone_from,
             told=partial(self._dead_legs.died, now=now),
         )

@@ -10,11 +10,13 @@ from sqlalchemy import Connection, update
 
 from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
 from everstep.observability.tracing import from_environment
 from everstep.runtime import claiming, identity
 from everstep.runtime.claiming import Claiming
+from everstep.runtime.classify import Verdict
 from everstep.runtime.leg_spans import DeadLegs
 from everstep.runtime.settle import Outcome
 from tests.support.record import claim, settled
@@ -51,11 +53,11 @@ def next_of(store: Store, mine: Claiming, running: list[Job]) -> list[str]:
     return [job.public_id for job in store.write(lambda connection: mine.claim_next(connection, held)).result()]
 
 
-def suspect(store: Store, job: Job) -> None:
-    """A worker died with this job and others."""
+def suspect(store: Store, job: Job, degree: int = 1) -> None:
+    """Workers died with this job and others."""
 
     def write(connection: Connection) -> None:
-        connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(suspect=1))
+        connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(suspect=degree))
 
     store.write(write).result()
 
@@ -81,27 +83,45 @@ def test_without_a_fresh_look_nothing_is_claimed_with_a_settlement(
     assert next_of(store, mine, []) == []
 
 
-def test_a_suspect_is_left_to_the_worker_itself(store: Store) -> None:
-    """Whether it may start depends on what else runs here; and nothing overtakes it."""
+def test_a_suspect_that_must_run_alone_is_left_to_the_worker_itself(store: Store) -> None:
+    """It may not start beside what runs here; and nothing overtakes it."""
     runs, one, _ = (store.enqueue("graph", {"n": number}).job for number in range(3))
     (running,) = claim(store, ME)
     assert running.id == runs.id
-    suspect(store, one)
+    suspect(store, one, 2)
     mine = claiming_of(store)
     assert next_of(store, mine, [running]) == []
     assert next_of(store, mine, []) == [one.public_id]  # nothing else runs
 
 
-def test_what_a_dead_worker_held_is_judged_though_no_place_is_ever_free(store: Store) -> None:
-    """Its lease need not run out; it is a suspect then, and waits for a claim that the worker itself makes."""
-    job = store.enqueue("graph", {}).job
+def held_by_a_dead_worker(store: Store, **more: Any) -> Job:
+    """A job whose worker's process is gone, and whose lease has not run out."""
+    job = store.enqueue("graph", {}, **more).job
     host, machine, boot, *_ = identity.worker_id().rsplit(":", 5)
     claim(store, f"{host}:{machine}:{boot}:999999999:1:0000", lease_ms=3_600_000)
+    return job
+
+
+def test_what_a_dead_worker_held_is_taken_over_though_no_place_is_ever_free(store: Store) -> None:
+    """Its lease need not run out; it is a suspect then, and runs in a process of its own."""
+    job = held_by_a_dead_worker(store)
     running = store.enqueue("graph", {"n": 1}, priority=0).job
     mine = claiming_of(store)
-    assert next_of(store, mine, [running]) == []
+    assert next_of(store, mine, [running]) == [job.public_id]
     judged = store.job(job.public_id)
-    assert (judged.status, judged.worker_deaths) == ("pending", 1)
+    assert (judged.status, judged.leased_by, judged.worker_deaths) == ("running", ME, 1)
+
+
+def test_a_settlement_takes_over_past_a_closed_gate(store: Store) -> None:
+    """The dead worker's job held a claim already, whoever takes it over: it does not wait for its service."""
+    policy = JobPolicy(services=("api.example.com",))
+    job = held_by_a_dead_worker(store, policy=policy)
+    other = store.enqueue("graph", {"n": 1}, policy=policy).job
+    out = Verdict("retry", None, True, "it said so", "rule", "rate_limited", "api.example.com")
+    settled(store, *claim(store, "other"), Outcome("error", error=RuntimeError("out"), verdict=out))
+    assert store.job(other.public_id).status == "retry"
+    mine = claiming_of(store)
+    assert next_of(store, mine, [other]) == [job.public_id]
 
 
 def test_limits_hold_for_what_a_settlement_claims(store: Store) -> None:
