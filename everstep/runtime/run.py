@@ -10,6 +10,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -154,6 +155,7 @@ class Run:
         self._cancel_requested = False
         self._settling = False
         self._draining = False
+        self._cut_short = False
         self._check: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -256,8 +258,9 @@ class Run:
             leg.close()
             self._around.tell(settled.status, settled)
         finally:
-            for following_job in following:
-                self._around.start(following_job)
+            if not self._cut_short:
+                for following_job in following:
+                    self._around.start(following_job)
 
     async def _released(self) -> bool:
         await self._leg.quiet()
@@ -270,8 +273,10 @@ class Run:
             The job as it is settled, and what was claimed for its place in the same transaction.
         """
         around = self._around
+        claim_failed = False
 
         def operation(connection: Connection) -> tuple[Job, list[Job]]:
+            nonlocal claim_failed
             self._leg.spending.note(connection)
             settled = settle(
                 connection,
@@ -283,20 +288,41 @@ class Run:
                 tiers=around.tiers,
             )
             self._leg.end_spans(connection, settled)
-            return settled, around.claim_next(connection, settled)
+            if claim_failed:
+                return settled, []
+            claim_failed = True  # unless it passes; then this is run again without it
+            following = around.claim_next(connection, settled)
+            claim_failed = False
+            return settled, following
 
         settlement = f"the settlement of {self.job.public_id}"
         try:
             while True:
+                failed_before = claim_failed
                 try:
-                    return await around.store.awrite(operation)
-                except LostClaim:
-                    around.measures.add(metric_names.STALE_WRITES)
-                    raise
+                    return await self._heard(around.store.write(operation))
                 except StoreUnavailable as error:
-                    if self._draining:
+                    if self._draining or self._cut_short:
                         raise
                     around.outage.met(settlement, error)
                     await asyncio.sleep(SETTLE_RETRY_S)
+                except Exception as error:
+                    if claim_failed and not failed_before:
+                        logger.warning("no job could be claimed for the place of %s: %r", self.job.public_id, error)
+                    elif isinstance(error, LostClaim):
+                        around.measures.add(metric_names.STALE_WRITES)
+                        raise
+                    else:
+                        raise
         finally:
             around.outage.passed(settlement)
+
+    async def _heard(self, write: Future[tuple[Job, list[Job]]]) -> tuple[Job, list[Job]]:
+        """What a settlement came to. It is waited for also when this run is ended, because it may be committed."""
+        written = asyncio.wrap_future(write)
+        while not written.done():
+            try:
+                await asyncio.wait([written])
+            except asyncio.CancelledError:
+                self._cut_short = True
+        return written.result()

@@ -122,6 +122,7 @@ class Worker:
         self._alone_from = 1 if self._isolates_from is None else deaths.ALONE
         self._running: dict[int, Run | IsolatedRun] = {}
         self._following: dict[int, list[int]] = {}
+        self._unheard: set[int] = set()
         self._measures = measuring.begin(store) if measures is None else measures
         self._began: dict[int, float] = {}
         self._claiming = Claiming(
@@ -180,6 +181,8 @@ class Worker:
         try:
             while True:
                 self._look_at = time.monotonic() + poll_s
+                if self._unheard and not self._outage.wait_s:
+                    await self._give_back()
                 claimed = await self._claim(poll_s)
                 for job in claimed:
                     self._start(job)
@@ -199,6 +202,9 @@ class Worker:
             for running in list(self._running.values()):
                 running.end()
             await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
+            self._unheard.update(self._running)  # ended before they began
+            if self._unheard:
+                await self._give_back()
             await self._probes.stop()
             if lag is not None:
                 lag.cancel()
@@ -293,9 +299,22 @@ class Worker:
         self._following[settled.id] = [job.id for job in following]
         return following
 
+    async def _give_back(self) -> None:
+        """What was claimed for the place of a run whose settlement was not heard of: nobody here begins it."""
+        unheard = set(self._unheard)
+        try:
+            await self._claiming.give_back(unheard)
+        except StoreUnavailable as error:
+            self._outage.met("claims", error)
+            return
+        except Exception:
+            logger.exception("claims that never began could not be given back; their leases will expire")
+        self._unheard -= unheard
+
     def _held(self) -> list[int]:
-        """What runs here, and what was claimed for the place of a run that is not over."""
-        return [*self._running, *(job_id for each in list(self._following.values()) for job_id in each)]
+        """What runs here, and what was claimed for the place of a run and is not begun."""
+        following = (job_id for each in list(self._following.values()) for job_id in each)
+        return [*self._running, *self._unheard.copy(), *following]
 
     def _mine(self) -> Any:
         return agent_jobs.c.graph.in_(self._graphs.names())
@@ -347,12 +366,13 @@ class Worker:
 
     def _start_next(self, job: Job) -> None:
         """As `_start`, from within the run that ends: what is known of that one is not passed on."""
-        self._context.run(self._start, job)
+        if not self._ending:
+            self._context.run(self._start, job)
 
     def _over(self, run: Run | IsolatedRun) -> None:
         self.lost_claims += run.lost
         self._running.pop(run.job.id, None)
-        self._following.pop(run.job.id, None)
+        self._unheard.update(job_id for job_id in self._following.pop(run.job.id, ()) if job_id not in self._running)
         if self._measures.is_on:
             self._measure_end(run)
         self._wake.set()
