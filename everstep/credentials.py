@@ -96,15 +96,24 @@ _NAMED = re.compile(
     (?P<name>[A-Za-z_](?:[\w.-]{0,62}\w)?)
     (?:
         (?:=|\\?["']\ ?[:=]\ ?|["'],\ ?)[bru]?\\?(?P<quote>["'])  # name="…", "name": "…", ("name", "…")
-        (?P<quoted>(?:(?!\\?(?P=quote)).){4,4096})
-      | =(?P<plain>[^\s"',;&)}\]]{4,})                         # name=…, also in an address
-      | :\ (?P<header>(?:(?:Bearer|Basic|Token)\ )?[^\s"',]{4,})  # Name: …, as a header is written
+      | (?P<plain>=)                                             # name=…, also in an address
+      | (?P<header>:\ )                                          # Name: …, as a header is written
     )
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+"""A name and what parts it from its value, which is looked at behind suspect names alone: so the effort grows with the
+length of a text, whatever stands in it."""
+_VALUES = {
+    "header": re.compile(r"""(?:(?:Bearer|Basic|Token)\ )?[^\s"',]{4,}""", re.IGNORECASE),
+    "plain": re.compile(r"""[^\s"',;&)}\]]{4,}"""),
+    '"': re.compile(r"""(?:(?!\\?").){4,4096}"""),
+    "'": re.compile(r"""(?:(?!\\?').){4,4096}"""),
+}
 _HEADER = re.compile(r"(?i:authorization|cookie|[a-z]+(?:-[a-z]+)+)")
 _NO_VALUES = frozenset("none null true false optional required missing unknown invalid expired".split())
+LONGEST_TEXT = 65_536
+"""Characters of an error's text that are looked at, where a text of any length may come; of those that are kept."""
 SHORTEST_SECRET = 8
 """Characters; a shorter value of a variable is not looked for, or half of every text would be gone."""
 
@@ -163,15 +172,17 @@ def _without_named(text: str) -> str:
     parts: list[str] = []
     done = at = 0
     while found := _NAMED.search(text, at):
-        kind = next(kind for kind in ("quoted", "plain", "header") if found[kind] is not None)
+        kind = found["quote"] or ("plain" if found["plain"] else "header")
+        at = found.end("name")
         # `Unexpected token: …` is no header; what stands behind an innocent name may hold other names.
         if not _is_suspect(found["name"]) or (kind == "header" and not _HEADER.fullmatch(found["name"])):
-            at = found.end("name")
             continue
-        at = found.end(kind)
-        value = found[kind].lower()
-        if value not in _NO_VALUES and not value.replace(".", "").isdigit():
-            parts += [text[done : found.start(kind)], REDACTED]
+        value = _VALUES[kind].match(text, found.end())
+        if value is None:
+            continue
+        at = value.end()
+        if (told := value[0].lower()) not in _NO_VALUES and not told.replace(".", "").isdigit():
+            parts += [text[done : value.start()], REDACTED]
             done = at
     return "".join([*parts, text[done:]])
 

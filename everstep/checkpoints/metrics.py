@@ -29,6 +29,8 @@ FRESH_S: Final = 10.0
 """How long one look at the record answers everybody who asks."""
 PATIENCE_S: Final = 5.0
 """How long a page waits for the record; Prometheus gives up after ten seconds."""
+SHORTLY_S: Final = 0.05
+"""How long those who come later wait."""
 STALE_S: Final = 30.0
 """How much older than fresh a look may be that is shown while the next one takes long."""
 REST: Final = 20
@@ -105,16 +107,19 @@ class RecordSamples:
         self._good_until = 0.0
         self._lock = threading.Lock()
         self._look: Future[list[Sample]] | None = None
+        self._began = 0.0
 
     def __call__(self) -> list[Sample]:
         """The metrics, and whether the record could be read for them."""
         with self._lock:
             look, now = self._look, time.monotonic()
             if look is None or (look.done() and now >= self._good_until):
-                look = self._look = Future[list[Sample]]()
+                look, self._began = Future[list[Sample]](), now
+                self._look = look
                 threading.Thread(target=self._fill, args=(look,), name="everstep-metrics", daemon=True).start()
+            patience = self._began + self._patience_s - now  # of all who ask for this look together
         try:
-            return look.result(self._patience_s)
+            return look.result(max(patience, SHORTLY_S))
         except TimeoutError:
             shown = self._before and time.monotonic() < self._good_until + self._stale_s
             return self._before if shown else [Sample(names.RECORD_UP, 0)]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from everstep.checkpoints.canonical import MAX_DEPTH, child_path
+from everstep.credentials import LONGEST_TEXT as LONGEST_TEXT
 from everstep.credentials import REDACTED as REDACTED
 from everstep.credentials import holds_secret as holds_secret
 from everstep.credentials import names_secret as names_secret

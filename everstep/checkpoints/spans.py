@@ -153,6 +153,7 @@ class SpanWriter:
         self._leg = leg
         self._destinations = destinations
         self._written = written
+        self._rest: Sequence[FinishedSpan] = ()
 
     def submit(
         self,
@@ -190,11 +191,12 @@ class SpanWriter:
 
     def write_rest(self, connection: Connection) -> None:
         """In the transaction that settles the leg: all that has ended; `forget_rest` when it is committed."""
-        self._write(connection, self._buffer.waiting())
+        self._rest = self._buffer.waiting()
+        self._write(connection, self._rest)
 
     def forget_rest(self) -> None:
-        """What `write_rest` wrote is committed."""
-        self._buffer.forget(self._buffer.waiting())
+        """What `write_rest` wrote is committed; what was given back since is not."""
+        self._buffer.forget(self._rest)
         self._written()
 
     def write_alone(self) -> None:

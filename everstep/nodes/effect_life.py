@@ -349,7 +349,7 @@ def _fail_to_know(attempt: Attempt, entry: Effect, error: BaseException) -> Writ
 
 
 def _described(error: BaseException) -> str:
-    text = payload.without_secrets(f"{type(error).__name__}: {error}")[:2000]
+    text = payload.without_secrets(f"{type(error).__name__}: {error}"[: payload.LONGEST_TEXT])[:2000]
     return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
 
 

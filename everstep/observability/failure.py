@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from langgraph.errors import GraphBubbleUp
 
-from everstep.credentials import without_secrets
+from everstep.credentials import LONGEST_TEXT, without_secrets
 from everstep.observability.attributes import STACK_LIMIT, STATUS_LIMIT, bounded
 
 
@@ -34,11 +34,11 @@ class Failure:
         kind = type(error)
         name = kind.__name__
         try:
-            message = without_secrets(str(error))
+            message = without_secrets(bounded(str(error), LONGEST_TEXT))
         except Exception:
             message = "(the exception has no readable text)"
         try:
-            stack = without_secrets("".join(traceback.format_exception(error)))
+            stack = without_secrets(bounded("".join(traceback.format_exception(error)), LONGEST_TEXT))
         except Exception:
             stack = ""
         return cls(

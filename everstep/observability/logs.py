@@ -204,9 +204,9 @@ def _readable(record: logging.LogRecord) -> logging.LogRecord:
 
 
 def _text(text: str, limit: int) -> str:
-    from everstep.credentials import without_secrets  # most commands log nothing
+    from everstep.credentials import LONGEST_TEXT, without_secrets  # most commands log nothing
 
-    return bounded(without_secrets(text), limit)
+    return bounded(without_secrets(bounded(text, max(limit, LONGEST_TEXT))), limit)
 
 
 def _value(value: object) -> object:

@@ -57,7 +57,8 @@ class SpanBuffer:
             kept = self._ready if span.step_ns is None else self._steps
             kept[span.span_id] = span
             if len(self._ready) + len(self._steps) > ROOM:
-                self._ready.pop(next(iter(self._ready), ""), None)
+                crowded = self._ready or self._steps
+                del crowded[next(iter(crowded))]
                 self.lost += 1
             is_much = span.step_ns is None and len(self._ready) % MUCH == 0
         if is_much and self._when_much is not None:

@@ -91,8 +91,13 @@ class Voice:
         """
         line = json.dumps(asdict(message)).encode() + b"\n"
         with self._lock:  # a pipe with room takes at least PIPE_BUF bytes at once
-            if len(line) <= select.PIPE_BUF and select.select([], [self._descriptor], [], 0)[1]:
+            if len(line) <= select.PIPE_BUF and self._has_room():
                 os.write(self._descriptor, line)
+
+    def _has_room(self) -> bool:
+        asking = select.poll()  # unlike `select` it takes a descriptor of any number
+        asking.register(self._descriptor, select.POLLOUT)
+        return any(event & select.POLLOUT for _, event in asking.poll(0))
 
     def close(self) -> None:
         """Say nothing more; the other end sees that."""

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert
 from everstep.checkpoints import budgets, effects, jobs, reviews, services
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
-from everstep.checkpoints.payload import without_secrets
+from everstep.checkpoints.payload import LONGEST_TEXT, without_secrets
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
 from everstep.checkpoints.services import Report
@@ -217,14 +217,16 @@ class _Settlement:
         what: dict[str, Any] = {
             "code": getattr(error, "code", "unhandled_exception"),
             "type": error_chain(error)[0]["type"],
-            "message": without_secrets(text_of(error))[:4096],
+            "message": without_secrets(text_of(error)[:LONGEST_TEXT])[:4096],
             "step": job.step,
             "node": job.node,
             "attempt": job.attempts,
             "verdict": verdict.kind,
             "reason": verdict.reason,
             "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
-            "chain": [{**link, "message": without_secrets(link["message"])} for link in error_chain(error)],
+            "chain": [
+                {**link, "message": without_secrets(link["message"][:LONGEST_TEXT])} for link in error_chain(error)
+            ],
         }
         if isinstance(error, EffectNotRepeated):
             what["effects"] = error.ids["effects"]

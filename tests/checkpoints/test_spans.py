@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Any
 
@@ -110,6 +111,28 @@ def test_a_leg_that_writes_nothing_for_long_still_has_its_spans_written(store, b
         buffer.add(span(number))
     store.write(nothing).result()
     assert len(waiting(store)) == MUCH
+
+
+def test_what_fails_beside_the_settlement_keeps_its_spans(store, buffer, writer):
+    """A write that fails in the settlement's own commit gives its spans back after that, and they are written still."""
+    go = threading.Event()
+    store.write(lambda _connection: go.wait())
+    buffer.add(span(1))
+    failing, settling = writer.submit(refused), store.write(writer.write_rest)
+    go.set()
+    settling.result()
+    assert isinstance(failing.exception(), ValueError)
+    writer.forget_rest()
+    writer.write_alone()
+    store.write(nothing).result()
+    assert len(waiting(store)) == 1
+
+
+def test_spans_of_steps_are_bounded_too(buffer):
+    """Where nothing else waits, the oldest step's own span goes."""
+    for number in range(ROOM + 3):
+        buffer.add(span(number, step_ns=f"n:{number}"))
+    assert (len(buffer), buffer.lost) == (ROOM, 3)
 
 
 def test_a_record_that_cannot_be_written_costs_the_oldest_ordinary_spans(buffer):

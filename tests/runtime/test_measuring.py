@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import resource
 import threading
 import time
 from typing import Any
@@ -339,7 +341,35 @@ def test_a_record_that_is_slow_is_shown_as_it_was() -> None:
         until(lambda: values(samples).get(("everstep.jobs", ("pending",))) == 1, "the next look")
 
 
+def test_all_who_ask_wait_for_one_look_together() -> None:
+    """A collection of many metrics asks for each: they wait as long as one, and the others' numbers are not lost."""
+    with fresh_postgres() as near, BlackHole(near.url, "far") as way, Store.open(way.url) as store:
+        samples = RecordSamples(store, fresh_s=0, patience_s=0.5, stale_s=0)
+        until(lambda: values(samples).get(("everstep.record_up", ())) == 1, "the record")
+        way.close()
+        began = time.monotonic()
+        for _ in range(200):
+            assert values(samples)["everstep.record_up", ()] == 0
+        assert time.monotonic() - began < 50, "a hundred times one patience would be the sum of all"
+        way.open()
+
+
 # ---- the pipe of an isolated job
+
+
+def test_a_pipe_of_any_number_can_be_asked_for_room() -> None:
+    """A worker with thousands of connections hands its jobs descriptors above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    reading, writing = os.pipe()
+    high = fcntl.fcntl(writing, fcntl.F_DUPFD_CLOEXEC, 1100)
+    voice = Voice(high)
+    voice.mention(Word("measured", ["everstep.step.duration", 1.0]))
+    assert Lines().take(os.read(reading, 65536))[0]["kind"] == "measured"
+    voice.close()
+    os.close(writing)
+    os.close(reading)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_an_observation_never_waits_for_the_worker() -> None:
