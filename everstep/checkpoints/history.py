@@ -14,13 +14,16 @@ anything else as the bytes that would be stored. So equal bytes mean that the sa
 from __future__ import annotations
 
 import functools
+import itertools
 import marshal
+import operator
 import threading
 import uuid
+import weakref
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -37,7 +40,7 @@ SMALLEST = 2048
 MOST_LINES = 8
 """A list that is spread over more lines is written anew."""
 MOST_KNOWN = 128 * 1024 * 1024
-"""Bytes of content that a saver remembers, of all threads."""
+"""Bytes of content that the savers of a process remember together, however many work at once."""
 
 LIST, CHECKPOINT, PACKED = "everstep-list", "everstep-checkpoint", "everstep-checkpoint-zlib"
 """Types that a stock saver does not know: it refuses such a value instead of taking the list for empty."""
@@ -137,21 +140,28 @@ def _grown(given: Any) -> Grown:
 
 
 @functools.cache
-def _messages() -> dict[type, int]:
-    """The classes whose stored form depends on nothing but their class and fields."""
+def _messages() -> dict[type, tuple[int, int, Callable[[Any], tuple[Any, ...]]]]:
+    """The classes whose stored form depends on nothing but their class and fields.
+
+    Returns:
+        Of each: a number for it, how many fields it has, and what takes their values in a fixed order.
+    """
     from langchain_core import messages
 
     names = ("Human", "AI", "System", "Tool", "Function", "Chat")
     classes = [getattr(messages, f"{name}Message{end}") for name in names for end in ("", "Chunk")]
-    return {each: number for number, each in enumerate([*classes, messages.RemoveMessage])}
+    return {
+        each: (number, len(each.model_fields), operator.itemgetter(*each.model_fields))
+        for number, each in enumerate([*classes, messages.RemoveMessage])
+    }
 
 
 def _is_exact(item: Any) -> bool:
-    if item.__class__ in _messages():
-        named: Any = item.__class__.model_fields
+    kind = cast("Any", type(item))
+    if kind in _messages():
         fields: dict[str, Any] = item.__dict__
         # All of them are there, so that their values alone tell.
-        return set(fields) == set(named) and is_exact(fields) and is_exact(item.__pydantic_extra__)
+        return set(fields) == set(kind.model_fields) and is_exact(fields) and is_exact(item.__pydantic_extra__)
     return is_exact(item)
 
 
@@ -160,16 +170,21 @@ def content_of(serializer: SerializerProtocol, items: Sequence[Any], exact: Sequ
 
     Raises:
         ValueError: An item that should be exact is not even plain.
+        KeyError: A field of one is missing.
     """
     known = _messages()
     parts: list[Any] = []
     for item, is_plain in zip(items, exact, strict=True):
+        kind = cast("Any", type(item))
         if not is_plain:
             parts.append((..., -1, *serializer.dumps_typed(item)))
-        elif (number := known.get(item.__class__)) is None:
+        elif (of_class := known.get(kind)) is None:
             parts.append(item)
         else:
-            parts.append((..., number, item.__pydantic_extra__, *vars(item).values()))
+            number, fields, values = of_class
+            if len(item.__dict__) != fields:
+                raise ValueError(kind)
+            parts.append((..., number, item.__pydantic_extra__, *values(item.__dict__)))
     # Version 0 depends on the values alone. Lists of a few, without their lengths: a long one's buffer grows slowly.
     return b"".join([marshal.dumps(parts[at : at + _AT_ONCE], 0)[5:] for at in range(0, len(parts), _AT_ONCE)])
 
@@ -241,7 +256,7 @@ def _compare(serializer: SerializerProtocol, known: Known, value: list[Any]) -> 
     exact += [_is_exact(item) for item in value[len(exact) :]]
     try:
         content = content_of(serializer, value, exact)
-    except ValueError:  # an item became something else
+    except (ValueError, KeyError):  # an item became something else
         exact = [_is_exact(item) for item in value]
         content = content_of(serializer, value, exact)
     if content.startswith(known.content):
@@ -259,27 +274,40 @@ class Memory:
     """What a saver knows of the lists of the checkpoints it stored or read last."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[Place, str], dict[str, Known]] = OrderedDict()
+        self._known: OrderedDict[tuple[Place, str], tuple[int, dict[str, Known]]] = OrderedDict()
         self._size = 0
-        self._lock = threading.Lock()
+        with _LOCK:
+            _MEMORIES.add(self)
 
     def take(self, place: Place, checkpoint_id: str | None) -> Mapping[str, Known]:
         """What is known of a checkpoint, for whoever stores its first successor: only one may go on with its lines."""
-        with self._lock:
-            found = self._known.pop((place, checkpoint_id or ""), {})
-            self._size -= _size(found)
-            return found
+        with _LOCK:
+            return self._drop((place, checkpoint_id or ""))
 
     def keep(self, place: Place, checkpoint_id: str, lists: dict[str, Known], *, read: bool = False) -> None:
         """Remember a checkpoint that was stored; or read, which tells less."""
-        with self._lock:
+        with _LOCK:
             if not lists or (read and (place, checkpoint_id) in self._known):
                 return
-            self._size += _size(lists) - _size(self._known.get((place, checkpoint_id), {}))
-            self._known[place, checkpoint_id] = lists
-            self._known.move_to_end((place, checkpoint_id))
-            while self._size > MOST_KNOWN:
-                self._size -= _size(self._known.popitem(last=False)[1])
+            self._drop((place, checkpoint_id))
+            self._known[place, checkpoint_id] = next(_TIMES), lists
+            self._size += _size(lists)
+            while sum(memory._size for memory in _MEMORIES) > MOST_KNOWN:
+                oldest = min((memory for memory in _MEMORIES if memory._known), key=Memory._oldest)
+                oldest._drop(next(iter(oldest._known)))
+
+    def _oldest(self) -> int:
+        return next(iter(self._known.values()))[0]
+
+    def _drop(self, key: tuple[Place, str]) -> Mapping[str, Known]:
+        _, lists = self._known.pop(key, (0, {}))
+        self._size -= _size(lists)
+        return lists
+
+
+_LOCK = threading.Lock()
+_MEMORIES: weakref.WeakSet[Memory] = weakref.WeakSet()
+_TIMES = itertools.count()
 
 
 def _size(lists: Mapping[str, Known]) -> int:
