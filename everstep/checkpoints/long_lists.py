@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from sqlalchemy import Connection
 
 from everstep.checkpoints import history
+from everstep.checkpoints.change_warnings import NEXT_NODE
 from everstep.checkpoints.history import Grown, HistoryGone, Known, Line, Memory, NewChunk
 from everstep.checkpoints.recorder import Place, Statement, place_of
 from everstep.errors import StoreCorrupt
@@ -79,8 +81,7 @@ class LongLists:
     def shorten(
         self,
         serializer: SerializerProtocol,
-        place: Place,
-        parent_id: str | None,
+        config: RunnableConfig,
         checkpoint: Checkpoint,
         stored_anew: Sequence[str],
     ) -> Shortened:
@@ -88,15 +89,15 @@ class LongLists:
 
         Args:
             serializer: Makes the stored form of items.
-            place: Where it is put.
-            parent_id: The checkpoint before it.
+            config: The checkpoint before it.
             checkpoint: The checkpoint.
             stored_anew: The channels whose values are stored with it.
         """
         values = dict(checkpoint["channel_values"])
         shortened = Shortened({**checkpoint, "channel_values": values})
-        known = self._memory.take(place, parent_id)
-        expected: list[Line] = []
+        place = place_of(config)
+        known = self._memory.take(place, config.get("configurable", {}).get("checkpoint_id"))
+        expected = set[Line]()
         for name, value in values.items():
             if type(value) is not list or name.startswith("__"):
                 continue
@@ -110,21 +111,25 @@ class LongLists:
                 continue
             values[name], new = grown
             shortened.lists[name] = list_known
-            last = [(line, count - 1) for line, count in grown[0].lines]
+            stored = dict(grown[0].lines)
             if new is not None:
                 shortened.statements.append(self._table.storing(place, new))
-                last[-1:] = [(new.line, new.number - 1)] if new.number else []
-            expected += last
+                stored[new.line] = new.number
+            # The first, which all that need a line lock, and the last.
+            expected |= {(line, number) for line, count in stored.items() if count for number in (0, count - 1)}
         if expected:
-            shortened.expect(self._table.counting(place, expected), len(expected))
+            shortened.expect(self._table.counting(place, sorted(expected)), len(expected))
         return shortened
 
     def stored(self, place: Place, shortened: Shortened) -> None:
         """A checkpoint was stored: its successor can go on from it."""
-        self._memory.keep(place, shortened.checkpoint["id"], shortened.lists)
+        if not _is_over(place, shortened.checkpoint):
+            self._memory.keep(place, shortened.checkpoint["id"], shortened.lists)
 
-    def restore(self, serializer: SerializerProtocol, found: CheckpointTuple, *, remember: bool = False) -> None:
-        """Put the lists back into a checkpoint that was read.
+    def restore(
+        self, serializer: SerializerProtocol, found: CheckpointTuple, *, remember: bool = False
+    ) -> CheckpointTuple:
+        """Put the lists back into a checkpoint that was read, and return it.
 
         Raises:
             StoreCorrupt: Parts of them are missing.
@@ -137,6 +142,7 @@ class LongLists:
                 if remember:
                     lists[name] = history.known_of(serializer, value.lines, chunks)
         self._memory.keep(place, found.checkpoint["id"], lists, read=True)
+        return found
 
     def read(self, serializer: SerializerProtocol, place: Place, grown: Grown) -> tuple[list[Any], list[list[Any]]]:
         """A list, and its chunks.
@@ -153,3 +159,9 @@ class LongLists:
                 next_step="if the thread was pruned or deleted meanwhile, read it again; else restore a backup",
             )
         return whole, chunks
+
+
+def _is_over(place: Place, checkpoint: Checkpoint) -> bool:
+    """Whether nothing follows, of a subgraph that has another namespace each time it is called."""
+    one_call = ":" in place[1].rpartition("|")[2]
+    return one_call and not any(name.startswith((NEXT_NODE, "join:", "__")) for name in checkpoint["channel_values"])

@@ -31,6 +31,11 @@ DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND b.checkpoint_ns = %s A
     AND c.checkpoint -> 'channel_versions' ->> b.channel = b.version
 )"""
 
+_LOCKING = """
+SELECT 1 FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s AND idx = 0
+ORDER BY task_id, idx FOR UPDATE"""
+"""Whoever puts a checkpoint counts the first chunk of each line it needs: those are seen from here on, or wait."""
+
 
 class _Recorder(Recorder):
     """Keeps JSON as the text it is now, not as the object it may become."""
@@ -80,11 +85,12 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
         )
 
     def counting(self, place: Place, chunks: Sequence[tuple[str, int]]) -> Statement:
-        """See `ChunkTable`."""
+        """See `ChunkTable`. They are locked, so that whoever wants to delete them waits for what is put."""
         rows = ", ".join(["(%s, %s)"] * len(chunks))
         return (
-            "SELECT count(*) FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
-            f" AND (task_id, idx) IN ({rows})",
+            "SELECT count(*) FROM ("
+            "SELECT 1 FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
+            f" AND (task_id, idx) IN ({rows}) ORDER BY task_id, idx FOR KEY SHARE) AS held",
             (*place, CHUNKS, *(part for chunk in chunks for part in chunk)),
         )
 
@@ -98,16 +104,20 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
 
     def _deletion_of_runs(self, run_ids: Sequence[str]) -> list[Statement]:
         of_run = "SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE metadata ->> 'run_id' = %s"
-        statements: list[Statement] = []
-        for run_id in run_ids:
-            touched = self._rows(of_run, (run_id,))
-            statements += [
+        touched = {
+            (row["thread_id"], row["checkpoint_ns"]) for run_id in run_ids for row in self._rows(of_run, (run_id,))
+        }
+        places = sorted(touched)
+        return [
+            *((_LOCKING, (*place, CHUNKS)) for place in places),
+            *(
                 (f"DELETE FROM {table} WHERE (thread_id, checkpoint_ns, checkpoint_id) IN ({of_run})", (run_id,))
+                for run_id in run_ids
                 for table in ("checkpoint_writes", "checkpoints")
-            ]
-            places = {(row["thread_id"], row["checkpoint_ns"]) for row in touched}
-            statements += [(_UNREFERENCED, place) for place in sorted(places)]
-        return statements
+            ),
+            *(self._deletion_of_lines(place, *self._left(place, run_ids)) for place in places),
+            *((_UNREFERENCED, place) for place in places),
+        ]
 
     def _copying(self, source_thread_id: str, target_thread_id: str) -> list[Statement]:
         if source_thread_id == target_thread_id:
@@ -125,32 +135,31 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
     def _pruning(self, thread_id: str) -> list[Statement]:
         statements: list[Statement] = []
         namespaces = self._rows("SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = %s", (thread_id,))
-        for namespace in [row["checkpoint_ns"] for row in namespaces]:
+        for place in [(thread_id, row["checkpoint_ns"]) for row in namespaces]:
+            found = needed(self, *place)
+            kept = [each.checkpoint["id"] for each in found]
+            if not kept:
+                continue  # deleted since
+            statements.append((_LOCKING, (*place, CHUNKS)))
             # Ids grow with time: what was stored since the look is newer than all it kept, and stays.
-            kept = needed(self, thread_id, namespace)
             statements += [
                 (
                     f"DELETE FROM {table} WHERE thread_id = %s AND checkpoint_ns = %s"
                     " AND checkpoint_id < %s AND checkpoint_id <> ALL(%s)",
-                    (thread_id, namespace, max(kept), [*kept, CHUNKS]),
+                    (*place, max(kept), [*kept, CHUNKS]),
                 )
                 for table in ("checkpoints", "checkpoint_writes")
             ]
-            stored = self._rows(
-                "SELECT DISTINCT task_id FROM checkpoint_writes"
-                " WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s",
-                (thread_id, namespace, CHUNKS),
-            )
-            unneeded = {row["task_id"] for row in stored} - lines(self, thread_id, namespace, kept)
-            statements.append(
-                (
-                    "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
-                    " AND task_id = ANY(%s)",
-                    (thread_id, namespace, CHUNKS, sorted(unneeded)),
-                )
-            )
-            statements.append((_UNREFERENCED, (thread_id, namespace)))
+            statements += [self._deletion_of_lines(place, kept, lines(found)), (_UNREFERENCED, place)]
         return statements
+
+    def _deletion_of_lines(self, place: Place, kept: Sequence[str], held: Mapping[str, int]) -> Statement:
+        return (
+            "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
+            " AND idx >= coalesce((%s::jsonb ->> task_id)::int, 0) AND NOT EXISTS ("
+            "SELECT 1 FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id <> ALL(%s))",
+            (*place, CHUNKS, json.dumps(held), *place, list(kept)),
+        )
 
     def _freeing(self, place: Place, versions: Mapping[str, Any]) -> list[Statement]:
         return [

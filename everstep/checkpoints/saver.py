@@ -155,8 +155,7 @@ class StepSaver(ThreadOperations):
         self._lists.stored(place_of(saved), shortened)
         crash.point("checkpoint.after_put")
         if self._fence is not None:
-            configurable = saved.get("configurable", {})
-            self._fence.committed(str(configurable["checkpoint_id"]), str(configurable["checkpoint_ns"]))
+            self._fence.committed(shortened.checkpoint["id"], place_of(saved)[1])
         return saved
 
     def _put(
@@ -190,8 +189,7 @@ class StepSaver(ThreadOperations):
             return Shortened(checkpoint)
         values = checkpoint["channel_values"]
         stored = [name for name in values if name in new_versions] if self.stores_what_changed else list(values)
-        parent = config.get("configurable", {}).get("checkpoint_id")
-        return self._lists.shorten(self.serde, place_of(config), parent, checkpoint, stored)
+        return self._lists.shorten(self.serde, config, checkpoint, stored)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -302,8 +300,8 @@ class StepSaver(ThreadOperations):
                 return
             if patient:
                 self._unwritten[place] = error
-            else:
-                self._unwritten.pop(place, None)  # somebody knows now
+            elif is_step:
+                self._unwritten.pop(place, None)  # the graph ends by it
 
         if fence is None:
             future = self._store.write(operation, patient=patient)
@@ -323,12 +321,14 @@ class StepSaver(ThreadOperations):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """List checkpoints, newest first; read to the end before the first is yielded, so that no read stays open."""
+        """List checkpoints, newest first; read to the end before the first is yielded, so that no read stays open.
+
+        But the long lists of each when it is its turn: one after the other is in memory, and should the thread be
+        deleted or pruned meanwhile, `StoreCorrupt` is raised there.
+        """
         self._store.flush()
-        found = [*super().list(config, filter=filter, before=before, limit=limit)]
-        for each in found:
-            self._lists.restore(self.serde, each)
-        return iter(found)
+        found = [*super().list(config, filter=filter, before=before, limit=limit)][::-1]
+        return (self._lists.restore(self.serde, found.pop()) for _ in range(len(found)))
 
     async def alist(
         self,
@@ -339,8 +339,9 @@ class StepSaver(ThreadOperations):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
-        for item in await self._store.in_thread(lambda: self.list(config, filter=filter, before=before, limit=limit)):
-            yield item
+        found = await self._store.in_thread(lambda: self.list(config, filter=filter, before=before, limit=limit))
+        while (each := await self._store.in_thread(lambda: next(found, None))) is not None:
+            yield each
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest, with what is stored of its tasks."""
@@ -351,11 +352,10 @@ class StepSaver(ThreadOperations):
             self._warnings.known(found.checkpoint["channel_values"])
         return found
 
-    def lines_of(self, config: RunnableConfig) -> set[str]:
-        """The lines that lists of a checkpoint consist of."""
-        found = super().get_tuple(config)
-        values = found.checkpoint["channel_values"].values() if found is not None else ()
-        return {line for value in values if isinstance(value, Grown) for line, _ in value.lines}
+    def as_stored(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`, with what stands for long lists in place of them."""
+        self._store.flush()
+        return super().get_tuple(config)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -79,12 +80,14 @@ class SqliteStepSaver(StepSaver, SqliteSaver):
 
     def _deletion_of_runs(self, run_ids: Sequence[str]) -> list[Statement]:
         of_run = "json_extract(CAST(metadata AS TEXT), '$.run_id') = ?"
+        touched = {place for run_id in run_ids for place in self._places(of_run, run_id)}
         checkpoints = f"SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE {of_run}"
         deletions = (
             f"DELETE FROM writes WHERE (thread_id, checkpoint_ns, checkpoint_id) IN ({checkpoints})",
             f"DELETE FROM checkpoints WHERE {of_run}",
         )
-        return [(deletion, (run_id,)) for run_id in run_ids for deletion in deletions]
+        deleted = [(deletion, (run_id,)) for run_id in run_ids for deletion in deletions]
+        return [*deleted, *(self._deletion_of_lines(place, *self._left(place, run_ids)) for place in sorted(touched))]
 
     def _copying(self, source_thread_id: str, target_thread_id: str) -> list[Statement]:
         return [
@@ -96,41 +99,40 @@ class SqliteStepSaver(StepSaver, SqliteSaver):
             for table, columns in _COLUMNS.items()
         ]
 
-    def _pruning(self, thread_id: str) -> list[Statement]:
+    def _places(self, condition: str, parameter: str) -> list[Place]:
         with self.cursor(transaction=False) as cursor:
-            namespaces = cursor.execute(
-                "SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = ?", (thread_id,)
+            return cursor.execute(
+                f"SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints WHERE {condition}", (parameter,)
             ).fetchall()
+
+    def _pruning(self, thread_id: str) -> list[Statement]:
         statements: list[Statement] = []
-        for (namespace,) in namespaces:
-            # Ids grow with time: what was stored since the look is newer than all it kept, and stays.
-            kept = needed(self, thread_id, namespace)
+        for place in self._places("thread_id = ?", thread_id):
+            found = needed(self, *place)
+            kept = [each.checkpoint["id"] for each in found]
+            if not kept:
+                continue  # deleted since
             marks = ", ".join("?" * (len(kept) + 1))
+            # Ids grow with time: what was stored since the look is newer than all it kept, and stays.
             statements += [
                 (
                     f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?"
                     f" AND checkpoint_id < ? AND checkpoint_id NOT IN ({marks})",
-                    (thread_id, namespace, max(kept), CHUNKS, *kept),
+                    (*place, max(kept), CHUNKS, *kept),
                 )
                 for table in _COLUMNS
             ]
-            statements += [
-                (
-                    "DELETE FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
-                    " AND task_id = ?",
-                    (thread_id, namespace, CHUNKS, line),
-                )
-                for line in sorted(self._lines(thread_id, namespace) - lines(self, thread_id, namespace, kept))
-            ]
+            statements.append(self._deletion_of_lines(place, kept, lines(found)))
         return statements
 
-    def _lines(self, thread_id: str, namespace: str) -> set[str]:
-        with self.cursor(transaction=False) as cursor:
-            found = cursor.execute(
-                "SELECT DISTINCT task_id FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
-                (thread_id, namespace, CHUNKS),
-            ).fetchall()
-        return {line for (line,) in found}
+    def _deletion_of_lines(self, place: Place, kept: Sequence[str], held: Mapping[str, int]) -> Statement:
+        return (
+            "DELETE FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+            " AND idx >= coalesce(json_extract(?, '$.\"' || task_id || '\"'), 0) AND NOT EXISTS ("
+            "SELECT 1 FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = ?"
+            " AND checkpoint_id NOT IN (SELECT value FROM json_each(?)))",
+            (*place, CHUNKS, json.dumps(held), *place, json.dumps(kept)),
+        )
 
     def _freeing(self, place: Place, versions: Mapping[str, Any]) -> list[Statement]:
         return []  # a checkpoint has its values in itself

@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from everstep.checkpoints.history import Grown
 from everstep.checkpoints.long_lists import LongLists
 from everstep.checkpoints.recorder import Place, Statement, place_of
+from everstep.checkpoints.threads import lines
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -41,6 +42,10 @@ class ThreadOperations(BaseCheckpointSaver[str]):
     def _pruning(self, thread_id: str) -> list[Statement]:
         raise NotImplementedError
 
+    def _deletion_of_lines(self, place: Place, kept: Sequence[str], held: Mapping[str, int]) -> Statement:
+        """Delete a place's chunks, but so many of each line; nothing, if it has a checkpoint that is none of these."""
+        raise NotImplementedError
+
     def _freeing(self, place: Place, versions: Mapping[str, Any]) -> list[Statement]:
         """Make room for other values of these versions of channels, where values are kept by version."""
         raise NotImplementedError
@@ -53,7 +58,9 @@ class ThreadOperations(BaseCheckpointSaver[str]):
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread's checkpoints and writes."""
         _, statements = self._record(lambda: super(ThreadOperations, self).delete_thread(thread_id), {})
-        self._submit(statements, None).result()
+        # Chunks first, which are under the writes: whoever puts a checkpoint that needs them is waited for, and then
+        # the checkpoint is seen, and goes too.
+        self._submit(statements[::-1], None).result()
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
@@ -70,6 +77,12 @@ class ThreadOperations(BaseCheckpointSaver[str]):
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`."""
         await self._store.in_thread(self.delete_for_runs, run_ids)
+
+    def _left(self, place: Place, run_ids: Sequence[str]) -> tuple[list[str], dict[str, int]]:
+        """The checkpoints of a place that are of none of these runs, and the lines they need."""
+        root: RunnableConfig = {"configurable": {"thread_id": place[0], "checkpoint_ns": place[1]}}
+        left = [each for each in super().list(root) if each.metadata.get("run_id") not in run_ids]
+        return [each.checkpoint["id"] for each in left], lines(left)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread: every checkpoint and write, in every namespace."""
@@ -109,7 +122,9 @@ class ThreadOperations(BaseCheckpointSaver[str]):
         alone. Nobody should work on the thread meanwhile.
         """
         self._store.flush()
-        for found in [*super().list({"configurable": {"thread_id": thread_id}})]:
+        stored = [*super().list({"configurable": {"thread_id": thread_id}})]
+        while stored:
+            found = stored.pop()  # so that one after the other is in memory
             values, place = found.checkpoint["channel_values"], place_of(found.config)
             versions = {
                 name: found.checkpoint["channel_versions"][name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +23,16 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
+from sqlalchemy import Connection
 
 from everstep.checkpoints import history
 from everstep.checkpoints.history import CHUNKS
+from everstep.checkpoints.long_lists import Shortened
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreCorrupt
 from tests.checkpoints.test_saver import stock_saver
+from tests.support.waiting import PATIENCE, until
 
 NUMBERS = itertools.count()
 TEXT = "word " * 600
@@ -538,6 +542,161 @@ def test_pruning_deletes_the_parts_nobody_needs(shared: Store) -> None:
     assert found.checkpoint["channel_values"]["items"] == other
     saver.delete_thread("thread")
     assert rows(shared) == 0
+
+
+def go_on(saver: StepSaver, config: RunnableConfig, items: list[Any], run: str = "") -> RunnableConfig:
+    """Store one checkpoint after another."""
+    checkpoint, version = empty_checkpoint(), str(next(NUMBERS))
+    checkpoint["channel_values"], checkpoint["channel_versions"] = {"items": items}, {"items": version}
+    metadata: Any = {"run_id": run}
+    return saver.put(config, checkpoint, metadata, {"items": version})
+
+
+def items_of(store: Store, config: RunnableConfig) -> list[str]:
+    """The ids of the messages of a checkpoint."""
+    found = StepSaver(store).get_tuple(config)
+    assert found is not None
+    return [item.id for item in found.checkpoint["channel_values"]["items"]]
+
+
+def message(name: str) -> AIMessage:
+    """A long one."""
+    return AIMessage(TEXT, id=name)
+
+
+@pytest.mark.both_databases
+def test_what_is_put_while_a_thread_is_pruned_stays_readable(shared: Store) -> None:
+    """Between prune's look and its deletion the thread goes on, and branches from a checkpoint that is not kept."""
+    one = StepSaver(shared)
+    old = go_on(one, thread("thread"), [message("old")])
+    newest = go_on(one, old, [message("new")])
+    put: list[RunnableConfig] = []
+
+    class Interrupted(StepSaver):
+        def as_stored(self, config: RunnableConfig) -> CheckpointTuple | None:
+            found = super().as_stored(config)
+            for begin, text in ((newest, "new"), (old, "old")):
+                successor = StepSaver(shared)
+                assert successor.get_tuple(begin) is not None
+                put.append(go_on(successor, begin, [message(text), message("next")]))
+            return found
+
+    Interrupted(shared).prune(["thread"])
+    assert [items_of(shared, config) for config in (newest, *put)] == [["new"], ["new", "next"], ["old", "next"]]
+    one.prune(["thread"])
+    assert items_of(shared, thread("thread")) == ["old", "next"]
+    assert rows(shared) == 2
+
+
+@pytest.mark.parametrize("database", ["postgres"])
+@pytest.mark.parametrize("how", ["delete", "prune", "runs"])
+def test_whoever_deletes_parts_waits_for_what_needs_them(
+    shared: Store, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion by another process between the look whether a list is still there and the commit breaks no list."""
+    saver = StepSaver(shared)
+    old = go_on(saver, thread("thread"), [message("old")], "first")
+    go_on(saver, old, [message("new")], "first")
+    with Store.open(shared.url) as other:
+        deletion = {
+            "delete": lambda: StepSaver(other).delete_thread("thread"),
+            "prune": lambda: StepSaver(other).prune(["thread"]),
+            "runs": lambda: StepSaver(other).delete_for_runs(["first"]),
+        }[how]
+        beside = threading.Thread(target=deletion, daemon=True)
+        check = Shortened.check
+
+        def checked(self: Shortened, connection: Connection) -> None:
+            check(self, connection)
+            beside.start()
+            sql = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            until(
+                lambda: (
+                    not beside.is_alive()
+                    or shared.read(lambda connection: connection.exec_driver_sql(sql).scalar_one())
+                )
+            )
+
+        monkeypatch.setattr(Shortened, "check", checked)
+        successor = StepSaver(shared)
+        assert successor.get_tuple(old) is not None
+        after = go_on(successor, old, [message("old"), message("next")], "second")
+        beside.join(PATIENCE)
+        assert not beside.is_alive()
+    if how == "delete":
+        assert StepSaver(shared).get_tuple(after) is None
+    else:
+        assert items_of(shared, after) == ["old", "next"]
+
+
+@pytest.mark.both_databases
+def test_runs_that_are_deleted_take_their_words_along(shared: Store) -> None:
+    """What only checkpoints of these runs consisted of goes, by the same saver or another, and at last everything."""
+    saver = StepSaver(shared)
+    first = go_on(saver, thread("thread"), [message("1")], "first")
+    again = go_on(saver, first, [message("1"), message("2")], "second")
+    successor = StepSaver(shared)
+    assert successor.get_tuple(again) is not None
+    go_on(successor, again, [message("1"), message("2"), message("3")], "third")
+    assert rows(shared) == 3
+    saver.delete_for_runs(["third"])
+    assert rows(shared) == 2
+    assert items_of(shared, again) == ["1", "2"]
+    saver.delete_for_runs(["second"])
+    assert rows(shared) == 1
+    assert items_of(shared, thread("thread")) == ["1"]
+    saver.delete_for_runs(["first"])
+    assert rows(shared) == 0
+
+
+def test_a_list_of_checkpoints_is_walked_through_one_at_a_time(store: Store) -> None:
+    """The long lists of a checkpoint are read when it is its turn; gone by then, that is an error."""
+    saver = StepSaver(store)
+    conversation(saver)
+    walk = saver.list(thread("thread"))
+    assert len(next(walk).checkpoint["channel_values"]["items"]) == 3
+    saver.delete_thread("thread")
+    with pytest.raises(StoreCorrupt, match="pruned or deleted meanwhile"):
+        next(walk)
+
+
+def test_what_a_subgraph_left_is_not_remembered(store: Store) -> None:
+    """A saver lets go of the lists of a call of a subgraph that is over; one that has a memory keeps its own."""
+    inner = StateGraph(State)
+    inner.add_node("note", lambda _: {"log": [TEXT]})
+    inner.add_node("more", lambda _: {"log": [TEXT]})
+    inner.add_edge(START, "note")
+    inner.add_edge("note", "more")
+    builder = StateGraph(State)
+    for name, memory in (("forgets", None), ("remembers", True)):
+        builder.add_node(name, inner.compile(checkpointer=memory))
+    builder.add_edge(START, "forgets")
+    builder.add_edge("forgets", "remembers")
+    saver = StepSaver(store)
+    builder.compile(checkpointer=saver).invoke({"log": []}, thread("thread"), durability="sync")
+    assert {place[1] for place, _ in saver._lists._memory._known} == {"", "remembers"}
+
+
+def test_fields_that_change_places_are_a_change(store: Store) -> None:
+    """A message whose fields hold each other's values in another order is not the same message."""
+    saver = StepSaver(store)
+    given = HumanMessage(TEXT, name="a", id="b")
+    config = go_on(saver, thread("thread"), [given])
+    del given.name
+    given.id, given.name = "a", "b"
+    assert items_of(store, config) == ["b"]
+    assert items_of(store, go_on(saver, config, [given])) == ["a"]
+
+
+def test_savers_remember_so_much_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What many savers know is bounded as what one does; the one that has not been at work for longest forgets."""
+    monkeypatch.setattr(history, "MOST_KNOWN", 8000)
+    savers = [StepSaver(store) for _ in range(4)]
+    for number, saver in enumerate(savers):
+        go_on(saver, thread(f"thread {number}"), [message("1")])
+    assert [len(saver._lists._memory._known) for saver in savers] == [0, 0, 1, 1]
 
 
 def test_only_so_much_is_remembered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,6 +343,29 @@ def test_an_output_that_could_not_be_stored_fails_the_next_write(store: Store, t
     assert len(list(saver.list(thread()))) == 2
 
 
+def test_an_error_does_not_clear_an_output_that_is_missing(store: Store) -> None:
+    """Also when another task's error met the output that could not be stored, no checkpoint stands on it."""
+    store.enqueue("graph", {})
+    attempt = fenced(store, begin_running(store))
+    saver = StepSaver(store, attempt)
+    checkpoint, versions = checkpoint_with(log=[])
+    config = saver.put(thread(), checkpoint, {"step": 0}, versions)
+    progress = attempt.progress
+
+    def refuse() -> Any:
+        attempt.progress = progress
+        raise RuntimeError("no")
+
+    attempt.progress = refuse
+    saver.put_writes(config, [("log", 1)], "task")
+    with pytest.raises(RuntimeError, match=r"^no$"):
+        saver.put_writes(config, [("__error__", ValueError("other"))], "other")
+    later, versions = checkpoint_with(log=[1])
+    with pytest.raises(RuntimeError, match=r"^no$"):
+        saver.put(config, later, {"step": 1}, versions)
+    assert [found.checkpoint["id"] for found in saver.list(thread())] == [checkpoint["id"]]
+
+
 # ---- what is stored
 
 
@@ -489,8 +512,8 @@ def test_pruning_beside_a_running_thread_keeps_its_newest_step(store: Store) -> 
     """A checkpoint that is stored between prune's look and its delete is kept."""
 
     class Interrupted(StepSaver):
-        def get_tuple(self, config: Any) -> Any:
-            looked_at = super().get_tuple(config)
+        def as_stored(self, config: Any) -> Any:
+            looked_at = super().as_stored(config)
             newer, versions = checkpoint_with("newer", log=["newer"])
             config = saver.put(thread(), newer, {"step": 1}, versions)
             saver.put_writes(config, [("log", "pending")], "task")
