@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from langgraph.errors import GraphBubbleUp
 
 from everstep.credentials import LONGEST_TEXT, without_secrets
+from everstep.observability import names
 from everstep.observability.attributes import STACK_LIMIT, STATUS_LIMIT, bounded
 
 
@@ -27,6 +28,20 @@ class Failure:
     message: str
     description: str
     stack: str
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """What it says on the span."""
+        return {names.ERROR_TYPE: self.kind, names.observation_metadata("stacktrace"): self.stack}
+
+    @property
+    def event(self) -> dict[str, str]:
+        """What its event says."""
+        return {
+            names.EXCEPTION_TYPE: self.kind,
+            names.EXCEPTION_MESSAGE: self.message,
+            names.EXCEPTION_STACKTRACE: self.stack,
+        }
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:

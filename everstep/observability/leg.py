@@ -145,12 +145,12 @@ class Leg:
     def met_outage(self, service: str, symptom: str) -> None:
         """The leg ends because a service is out."""
 
-    def outcome(self, outcome: Outcome, *, error: BaseException | None = None, detail: str = "") -> None:
-        """Tell how the leg ended; call it once, before the leg is left.
+    def outcome(self, outcome: Outcome | None, *, error: BaseException | None = None, detail: str = "") -> None:
+        """Tell how the leg ended, before it is left; what is told last counts.
 
         Args:
             outcome: `done`, `review` (a person must decide), `retry` (it will be tried again), `failed`, `released`
-                (given back without counting the attempt), or `lost` (another worker has the job).
+                (given back without counting the attempt), or `lost` (another worker has the job). None: nobody knows.
             error: What went wrong, if anything did; an interrupt is not.
             detail: One sentence for people.
         """
@@ -171,7 +171,7 @@ class Leg:
         """
 
     def finish(self) -> None:
-        """End its spans, the root among them, before it is left; the outcome was told."""
+        """Before it is left, as far as they go to the record: end its spans, the root with the outcome told so far."""
 
     @contextmanager
     def effect(self, name: str, key_digest: str) -> Generator[EffectSpan]:

@@ -174,14 +174,8 @@ class OpenSpans:
 def record(span: Span, failure: Failure, moment_ns: int | None = None) -> None:
     """Write a failure on a span: status, error type, and the stack trace as an event and, for Langfuse, as metadata."""
     span.set_status(Status(StatusCode.ERROR, failure.description))
-    span.set_attribute(names.ERROR_TYPE, failure.kind)
-    span.set_attribute(names.observation_metadata("stacktrace"), failure.stack)
-    told = {
-        names.EXCEPTION_TYPE: failure.kind,
-        names.EXCEPTION_MESSAGE: failure.message,
-        names.EXCEPTION_STACKTRACE: failure.stack,
-    }
-    span.add_event(names.EXCEPTION_EVENT, told, timestamp=moment_ns)
+    span.set_attributes(failure.attributes)
+    span.add_event(names.EXCEPTION_EVENT, failure.event, timestamp=moment_ns)
 
 
 def _upwards(frame: Frame) -> list[Frame]:

@@ -76,7 +76,13 @@ class RecordedTracing(_Provider):
         trace = description.trace_id
         self._encoded.begin(trace, buffer, span_encoding.attributes(exportable(root.correlation(description))))
         return TracedLeg(
-            self._tracer, self._ids, description, now_ns, buffer=buffer, over=lambda: self._encoded.end(trace, buffer)
+            self._tracer,
+            self._ids,
+            description,
+            now_ns,
+            buffer=buffer,
+            ended=self._encoded.on_end,
+            over=lambda: self._encoded.end(trace, buffer),
         )
 
     def _closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
 
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, exportable
+from everstep.observability.failure import Failure
 from everstep.observability.identity import root_span_id, trace_id
 from everstep.observability.leg import Ending, LegDescription
 
@@ -81,6 +85,35 @@ def closed(about: LegDescription, ending: Ending, resource: Resource, scope: Ins
         start_time=started_ns,
         end_time=max(started_ns, ending.ended_ns),
         instrumentation_scope=scope,
+    )
+
+
+def ended(span: ReadableSpan, told: Mapping[str, Any], failure: Failure | None, ended_ns: int) -> ReadableSpan:
+    """A root that is open, as it would be if it ended so.
+
+    Args:
+        span: The root.
+        told: What its attributes say of the end.
+        failure: What went wrong.
+        ended_ns: Nanoseconds since the Unix epoch.
+    """
+    events, status = list(span.events), span.status
+    if failure is not None:
+        told = {**told, **failure.attributes}
+        events.append(Event(names.EXCEPTION_EVENT, failure.event, ended_ns))
+        status = Status(StatusCode.ERROR, failure.description)
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        resource=span.resource,
+        attributes={**(span.attributes or {}), **told},
+        events=events,
+        links=span.links,
+        kind=span.kind,
+        status=status,
+        start_time=span.start_time,
+        end_time=ended_ns,
+        instrumentation_scope=span.instrumentation_scope,
     )
 
 

@@ -43,7 +43,7 @@ class Correlation(SpanProcessor):
         return None
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     return None
 
 
@@ -56,6 +56,7 @@ class TracedLeg(Leg):
         description: What is known of the leg before it runs.
         now_ns: Its clock: nanoseconds since the Unix epoch.
         buffer: Where its finished spans wait for the record.
+        ended: Puts a span there.
         over: Called when the last of them has ended.
     """
 
@@ -67,12 +68,15 @@ class TracedLeg(Leg):
         now_ns: Callable[[], int] = time.time_ns,
         *,
         buffer: SpanBuffer | None = None,
+        ended: Callable[[ReadableSpan], None] = _nothing,
         over: Callable[[], None] = _nothing,
     ) -> None:
         self._now_ns = now_ns
         self._buffer = buffer
+        self._ended = ended
         self._over = over
         self._is_over = False
+        self._told: tuple[object, ...] | None = None
         self._tracer = tracer
         self._ids = ids
         self._description = description
@@ -93,8 +97,10 @@ class TracedLeg(Leg):
     def buffer(self) -> SpanBuffer | None:
         return self._buffer
 
+    @harmless
     def finish(self) -> None:
-        self._finish()
+        if self._spans is not None and self._buffer is not None and not self._is_over:
+            self._end(self._spans)
 
     def describe(self, description: LegDescription) -> None:
         self._description = description
@@ -117,7 +123,7 @@ class TracedLeg(Leg):
             metadata = {names.observation_metadata(key.rpartition(".")[2]): value for key, value in told.items()}
             self._spans.root.set({**told, **metadata})
 
-    def outcome(self, outcome: Outcome, *, error: BaseException | None = None, detail: str = "") -> None:
+    def outcome(self, outcome: Outcome | None, *, error: BaseException | None = None, detail: str = "") -> None:
         self._outcome, self._error, self._detail = outcome, error, detail
 
     def price_by(self, prices: Mapping[str, Price]) -> None:
@@ -194,20 +200,35 @@ class TracedLeg(Leg):
         if self._spans is None or self._is_over:
             return
         self._is_over = True
+        self._end(self._spans)
+        self._over()
+
+    def _end(self, spans: OpenSpans) -> None:
+        """End what is open. A root for the record is a copy: what was told may not come true, and be told otherwise."""
+        told = (self._outcome, self._error, self._detail)
+        if told == self._told:
+            return
+        self._told = told
         error = self._error if self._error is not None and is_failure(self._error) else None
         needs_person = self._outcome == "failed" or (self._outcome == "review" and error is not None)
         lost = self._outcome is None and error is not None
-        self._spans.close(warning=not (needs_person or lost))
-        leg_frame, now_ns = self._spans.root, self._now_ns()
-        leg_frame.set({**self._verdict(error), names.SPANS_LOST: (self._buffer and self._buffer.lost) or None})
+        spans.close(warning=not (needs_person or lost))
+        frame, now_ns = spans.root, self._now_ns()
+        attributes = {**self._verdict(error), names.SPANS_LOST: (self._buffer and self._buffer.lost) or None}
+        failure = None
         if error is not None and self._outcome not in {"done", "released"}:
-            record(leg_frame.span, Failure.of(error), now_ns)
+            failure = Failure.of(error)
         elif self._outcome == "failed":
-            record(leg_frame.span, Failure("failed", self._detail, self._detail or "failed", ""), now_ns)
-        leg_frame.span.end(now_ns)
+            failure = Failure("failed", self._detail, self._detail or "failed", "")
         if self._buffer is not None:
+            if isinstance(frame.span, ReadableSpan):  # or it is not sampled
+                self._ended(root.ended(frame.span, exportable(attributes), failure, now_ns))
             self._buffer.release_all()
-        self._over()
+            return
+        frame.set(attributes)
+        if failure is not None:
+            record(frame.span, failure, now_ns)
+        frame.span.end(now_ns)
 
     def _verdict(self, error: BaseException | None) -> dict[str, object]:
         outcome = self._outcome or _unsettled(self._error)

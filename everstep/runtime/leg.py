@@ -91,6 +91,7 @@ class Leg:
         self._job = job
         self._control = control
         self._open = ExitStack()
+        self._is_provisional = False
         self._outcome: Outcome | None = None
         self._finished: Finished | None = None
         self._tries = 0
@@ -197,11 +198,15 @@ class Leg:
 
     def lost(self, reason: LostClaim) -> None:
         """The claim is gone: refuse every later write of this run."""
+        self._is_provisional = False
         self._span.outcome("lost", detail=str(reason))
         self._attempt.block(reason)
 
     def end_spans(self, connection: Connection, settled: Job) -> None:
-        """In the transaction that settles the job: end the leg's spans with what it is settled as, and write them."""
+        """In the transaction that settles the job: end the leg's spans with what it is settled as, and write them.
+
+        Another transaction may follow that settles it otherwise: `close` tells that this one was committed.
+        """
         outcome = self._outcome
         status: Any = "released" if settled.status == "pending" else settled.status
         verdict = outcome.verdict if outcome else None
@@ -211,17 +216,21 @@ class Leg:
             status, error=outcome.error if outcome else None, detail=f"{settled.status} at step {settled.step}"
         )
         self._span.finish()
+        self._is_provisional = True
         if self._spans is not None:
             self._spans.write_rest(connection)
 
     def close(self) -> None:
         """The settlement is committed."""
+        self._is_provisional = False
         self._open.close()
         if self._spans is not None:
             self._spans.forget_rest()
 
     def abandon(self) -> None:
         """The leg is over, settled or not: what is left of its spans is evidence, also without a claim."""
+        if self._is_provisional:
+            self._span.outcome(None, detail="its settlement may not have reached the record")
         self._open.close()
         if self._spans is not None:
             self._spans.write_alone()
