@@ -16,7 +16,7 @@ import click
 
 from everstep.cli.advice import Finding, on_health
 from everstep.cli.options import config_option, json_option, store_option
-from everstep.cli.views import print_json
+from everstep.cli.views import harmless, print_json
 from everstep.errors import EverstepError, LangfuseUnusable
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def doctor(config_path: Path, store_url: str, deep: bool, as_json: bool) -> int:
     else:
         for finding in findings:
             mark, colour = MARKS[finding.level]
-            click.echo(f"{click.style(mark, fg=colour)} {finding.check:<12} {finding.detail}")
+            click.echo(f"{click.style(mark, fg=colour)} {finding.check:<12} {harmless(finding.detail)}")
             if finding.advice:
-                click.echo(f"  {'':<12} next: {finding.advice}")
+                click.echo(f"  {'':<12} next: {harmless(finding.advice)}")
     return 1 if wrong else 0
 
 
@@ -156,16 +156,21 @@ def _graphs(config_path: Path) -> Iterator[Finding]:
 def _traces() -> Iterator[Finding]:
     from importlib.metadata import version
 
-    from everstep.observability import tracing
+    from everstep.observability import destinations, metric_exports, tracing
 
-    enabled = tracing.from_environment(service_version=version("everstep")).is_enabled()
-    keys = [name for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "LANGFUSE_PUBLIC_KEY") if os.environ.get(name)]
-    detail = (
-        f"on ({', '.join(keys)})"
-        if enabled
-        else "off; set OTEL_EXPORTER_OTLP_ENDPOINT or the LANGFUSE_* keys to export"
-    )
-    yield Finding("traces", "ok", detail)
+    found = destinations.read()
+    faults = [one for one in found.faults if not one.is_langfuse]
+    yield from (Finding("traces", "wrong", fault.message, fault.next_step) for fault in faults)
+    # what is at fault is told above; asked again, the log would tell it too
+    enabled = bool(found.named_by)
+    if enabled and not found.faults:
+        enabled = tracing.from_environment(service_version=version("everstep")).is_enabled()
+    if enabled:
+        yield Finding("traces", "ok", f"on ({', '.join(found.named_by)})")
+    elif not faults:
+        yield Finding("traces", "ok", "off; set OTEL_EXPORTER_OTLP_ENDPOINT or the LANGFUSE_* keys to export")
+    if fault := metric_exports.fault():
+        yield Finding("metrics", "wrong", fault.message, fault.next_step)
 
 
 def _langfuse() -> Iterator[Finding]:
@@ -181,6 +186,9 @@ def _langfuse() -> Iterator[Finding]:
         return
     if missing:
         yield Finding("langfuse", "wrong", "traces are not sent there", f"set {' and '.join(missing)} as well")
+        return
+    if settings is None and (fault := langfuse.fault()):
+        yield Finding("langfuse", "wrong", fault.message, fault.next_step)
         return
     if settings is None:
         yield Finding("langfuse", "ok", "switched off by the environment")

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from everstep.errors import LangfuseUnavailable, LangfuseUnusable
 from everstep.observability import destinations
-from everstep.observability.destinations import LANGFUSE_PATH, LangfuseDestination
+from everstep.observability.destinations import LANGFUSE_PATH, Fault, LangfuseDestination
 
 if TYPE_CHECKING:
     from langfuse.api import LangfuseAPI
@@ -62,9 +62,7 @@ class Score:
 
 def configured() -> LangfuseDestination | None:
     """The Langfuse that the environment names; None if it names none, or not all that is needed."""
-    if missing():
-        return None  # without the warning, which is for who sends
-    found = [one for one in destinations.from_environment() if isinstance(one, LangfuseDestination)]
+    found = [one for one in destinations.read().destinations if isinstance(one, LangfuseDestination)]
     return found[0] if found else None
 
 
@@ -78,6 +76,11 @@ def missing() -> list[str]:
     return [name for name, value in given.items() if not value.strip()]
 
 
+def fault() -> Fault | None:
+    """What keeps traces from the Langfuse that the environment names."""
+    return next((one for one in destinations.read().faults if one.is_langfuse), None)
+
+
 def required() -> LangfuseDestination:
     """As `configured`.
 
@@ -86,8 +89,11 @@ def required() -> LangfuseDestination:
     """
     found = configured()
     if found is None:
-        switched_off = "it is switched off: see OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER and LANGFUSE_TRACING_ENABLED"
-        next_step = f"set {' and '.join(missing())}" if missing() else switched_off
+        next_step = "it is switched off: see OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER and LANGFUSE_TRACING_ENABLED"
+        if missing():
+            next_step = f"set {' and '.join(missing())}"
+        elif wrong := fault():
+            next_step = wrong.next_step
         raise LangfuseUnusable("Langfuse is not configured", next_step=next_step)
     return found
 

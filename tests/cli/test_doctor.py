@@ -110,6 +110,26 @@ def test_traces_are_told_without_their_secrets(folder: Folder) -> None:
     assert "canary" not in str(on)
 
 
+def test_an_endpoint_that_is_no_url_is_wrong(folder: Folder) -> None:
+    """Traces and metrics that go nowhere are no tick: the variable is named, with the right form."""
+    folder.configure(count="./graphs.py:count")
+    found = findings(folder, code=1, OTEL_EXPORTER_OTLP_ENDPOINT="u:canary@127.0.0.1:4318")
+    assert levels(found, "traces") == levels(found, "metrics") == ["wrong"]
+    traces = next(one for one in found if one["check"] == "traces")
+    assert traces["detail"].startswith("OTEL_EXPORTER_OTLP_ENDPOINT=127.0.0.1:4318 is no http://")
+    assert "canary" not in str(found)
+    keys = {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": "sk", "LANGFUSE_HOST": "langfuse.example"}
+    assert levels(findings(folder, code=1, **keys), "langfuse") == ["wrong"]
+
+
+def test_what_switched_traces_on_is_named(folder: Folder) -> None:
+    """Also when it is no endpoint."""
+    folder.configure(count="./graphs.py:count")
+    for variable, value in (("OTEL_TRACES_EXPORTER", "otlp,console"), ("EVERSTEP_TRACES", "record")):
+        found = findings(folder, code=0, **{variable: value})
+        assert [one["detail"] for one in found if one["check"] == "traces"] == [f"on ({variable})"]
+
+
 def test_findings_are_lines_for_people(folder: Folder) -> None:
     """Without --json each finding is a marked line, and what is wrong is followed by the next step; exit 1."""
     folder.configure(count="./graphs.py:count", gone="./gone.py:graph")

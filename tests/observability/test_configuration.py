@@ -12,7 +12,7 @@ import threading
 import pytest
 from opentelemetry import trace
 
-from everstep.observability import tracing
+from everstep.observability import langfuse, metric_exports, tracing
 from everstep.observability.destinations import LangfuseDestination, OtlpDestination, from_environment
 
 LANGFUSE = {
@@ -74,6 +74,52 @@ def test_half_a_configuration_is_explained(monkeypatch, caplog, environment, tol
     assert "sk-secret" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("127.0.0.1:4318", "127.0.0.1:4318"),
+        ("ftp://x", "ftp://x"),
+        ("http://127.0.0.1:99999/v1", "http://127.0.0.1:99999"),
+        ("http://:4318", "http://:4318"),
+        ("http://", "http://"),
+        ("http:/u:canary@host:1/canary?k=canary", "http:/host:1"),
+        ("u:ca#nary@host:4318", "…"),
+        ("u:canary@host:4318", "host:4318"),
+        ("http://a b:4318", "http://a b:4318"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("variable", "besides", "what"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", {}, "traces are not sent."),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", COLLECTOR, "traces are not sent."),
+        ("LANGFUSE_HOST", LANGFUSE, "traces are not sent to Langfuse."),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", {}, "metrics are not sent."),
+    ],
+)
+def test_an_endpoint_that_is_no_url_is_refused(monkeypatch, caplog, variable, besides, what, value, shown):
+    """One warning names the variable and its value without credentials, and nothing waits for such a destination."""
+    for name, given in {**besides, variable: value}.items():
+        monkeypatch.setenv(name, given)
+    if "METRICS" in variable:
+        monkeypatch.delenv("OTEL_METRICS_EXPORTER", raising=False)
+        assert not metric_exports.is_configured()
+    else:
+        assert not tracing.from_environment(service_version="1.2.3").is_enabled()
+    assert [entry.levelname for entry in caplog.records] == ["WARNING"]
+    assert f"{variable}={shown} is no http:// or https:// URL; {what} Next: set {variable} " in caplog.text
+    assert "canary" not in caplog.text
+
+
+def test_an_unusable_endpoint_leaves_the_other_destination(monkeypatch, caplog):
+    """A Langfuse gets its traces though the collector's endpoint is none, and asking for it warns no more."""
+    for name, value in {**LANGFUSE, "OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}.items():
+        monkeypatch.setenv(name, value)
+    assert from_environment() == [TO_LANGFUSE]
+    assert langfuse.configured() == TO_LANGFUSE
+    assert len(caplog.records) == 1
+
+
 def test_an_unusable_setting_switches_tracing_off_not_the_worker(monkeypatch, caplog):
     """A limit that is no number leaves a warning and a process that runs untraced."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -110,7 +156,7 @@ def test_switched_off_opentelemetry_and_langchain_are_not_even_imported():
     """Importing the module, asking the environment and naming a trace loads neither OpenTelemetry nor LangChain."""
     program = textwrap.dedent("""
         import sys
-        from everstep.observability import tracing
+        from everstep.observability import langfuse, metric_exports, tracing
         tracing.from_environment(service_version="1")
         tracing.trace_id("job", 1)
         heavy = ("opentelemetry", "langchain_core", "langgraph", "requests", "google")
