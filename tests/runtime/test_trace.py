@@ -171,11 +171,11 @@ def test_a_dead_worker_leaves_a_gap(store: Store, clock: ManualClock) -> None:
     clock.advance(12_000)
     claim(store, "second")
     found = told(store, job)
-    assert outline(found.nodes) == "queued\nleg 1 [error]\nworker first gone [error]\nleg 2 [open]\n"
+    assert outline(found.nodes) == "queued\nleg 1 [warning]\nworker first gone [warning]\nleg 2 [open]\n"
     gap = found.nodes[2]
     assert gap.duration_ns == 12_000_000_000
     assert gap.detail == "taken over from first, which is gone, at step 0"
-    assert outline(found.only_errors().nodes) == "leg 1 [error]\nworker first gone [error]\n"
+    assert outline(found.only_errors().nodes) == "leg 1 [warning]\nworker first gone [warning]\n"
 
 
 def test_a_worker_that_nobody_replaced_yet(store: Store, clock: ManualClock) -> None:

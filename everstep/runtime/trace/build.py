@@ -137,6 +137,8 @@ class _Reader:
     ) -> Leg:
         node = Node("leg", f"leg {row.number}", row.started_at * _MS, self._ended_ns(row, spanned, made))
         node.status = _OUTCOMES.get(row.outcome, "ok")
+        if row.outcome == "gone" and row.is_tried_again:
+            node.status = "warning"
         if row.outcome == "review" and self._failures(row):
             node.status = "error"  # a person must look at it
         node.detail = without_secrets(row.reason) if row.reason else row.outcome
@@ -194,7 +196,8 @@ class _Reader:
         """The time from a worker's last sign of life until somebody noticed."""
         if row.outcome == "gone" and row.ended_at is not None:
             since, until = self._ended_ns(row, spanned.get(row.number), made), row.ended_at * _MS
-            node = Node("gap", f"worker {row.worker} gone", since, until, "error", row.reason)
+            status: Status = "warning" if row.is_tried_again else "error"
+            node = Node("gap", f"worker {row.worker} gone", since, until, status, row.reason)
         elif row.outcome == "running" and self._job.lease_until is not None and self._job.lease_until <= self._now:
             seen = max(made.seen_ns.get(row.number, 0), row.started_at * _MS)
             node = Node("gap", f"worker {row.worker} gone", min(seen, self._now * _MS), None, "error")

@@ -51,7 +51,7 @@ def from_evidence(
         number: The step it failed at, if that is known better than from the evidence.
         began: When that step began, UTC nanoseconds.
     """
-    status: Status = "warning" if row.outcome in ("retry", "given back") else "error"
+    status: Status = "warning" if row.is_tried_again else "error"
     found: list[Node] = []
     for one in evidence:
         if one.kind != "error":

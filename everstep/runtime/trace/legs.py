@@ -33,6 +33,7 @@ class LegRow:
         ended_at: When it was settled, or its worker found to be gone; None while it runs.
         outcome: What became of the job then: `done`, `failed`, `review`, `retry`, `given back`, `gone`, or `running`.
         reason: In words.
+        then: The status that the job had then; empty while it runs.
     """
 
     number: int
@@ -41,6 +42,14 @@ class LegRow:
     ended_at: int | None = None
     outcome: str = "running"
     reason: str = ""
+    then: str = ""
+
+    @property
+    def is_tried_again(self) -> bool:
+        """Whether it went wrong and the job went on, or goes on, by itself."""
+        return self.outcome in ("retry", "given back") or (
+            self.outcome == "gone" and self.then in ("running", "pending", "retry")
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ def find_leg(rows: Sequence[LegRow], job: Job, number: int | None) -> LegRow:
     if found:
         return found[-1]
     has = f"it has the legs {rows[0].number} to {rows[-1].number}" if rows else "it has not run yet"
-    what = "a leg" if number is None else f"a leg {number}"
+    what = "leg" if number is None else f"leg {number}"
     raise LegNotFound(
         f"job {job.public_id} has no {what}: {has}", next_step=f"see: everstep trace {job.public_id}", job=job.public_id
     )
@@ -98,6 +107,7 @@ def of_moves(job: Job, moves: Sequence[Move], evidence: Sequence[EvidenceRow]) -
             is_dead = move.to == "running" or running.number in died
             outcome = "gone" if is_dead else "given back" if move.to == "pending" else move.to
             running.ended_at, running.outcome, running.reason = move.at, outcome, move.reason
+            running.then = move.to
         elif before is not None and before.to in _WAITS:
             waits.append(_wait(before, move.at))
         if move.to == "running":
