@@ -7,6 +7,7 @@ unavailable, 78 wrong configuration.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -15,8 +16,12 @@ from typing import Any
 
 import click
 
-from everstep.errors import EX_SOFTWARE, EX_USAGE, EverstepError
+from everstep.cli.views import harmless
+from everstep.errors import EX_SOFTWARE, EX_USAGE, EverstepError, FileNotWritten
 from everstep.observability import logs
+
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What a write to stdout fails with, where it leads to a file."""
 
 
 class ReaderGone(Exception):
@@ -128,14 +133,25 @@ def main(arguments: list[str] | None = None) -> None:
         _report({"code": "usage", "message": error.format_message(), "next_step": f"{command} --help"}, as_json)
         sys.exit(EX_USAGE)
     except ReaderGone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
         sys.exit(141)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and error.filename is None:
+            _forget_stdout()
+            full = FileNotWritten(f"stdout cannot be written: {error.strerror}", next_step="give it a place with room")
+            _report(full.as_dict(), as_json)
+            sys.exit(full.exit_code)
         if os.environ.get("EVERSTEP_DEBUG"):
             raise
         what = {"code": "internal_error", "message": f"{type(error).__name__}: {error}"}
         _report({**what, "next_step": "run it again with EVERSTEP_DEBUG=1 for the traceback, and report it"}, as_json)
         sys.exit(EX_SOFTWARE)
+
+
+def _forget_stdout() -> None:
+    """What could not be written is not tried again when Python ends."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _look_closer(ids: dict[str, Any]) -> str:
@@ -150,9 +166,9 @@ def _report(error: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"error": error}), err=True)
         return
-    click.echo(f"error: {error['message']} [{error['code']}]", err=True)
+    click.echo(f"error: {harmless(error['message'], keep_lines=True)} [{error['code']}]", err=True)
     if error.get("next_step"):
-        click.echo(f"next:  {error['next_step']}", err=True)
+        click.echo(f"next:  {harmless(error['next_step'], keep_lines=True)}", err=True)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ def trace(
     """  # noqa: D301 (click's own mark for lines that keep their breaks)
     if sum((as_json, html is not None, otlp is not None)) > 1:
         raise click.UsageError("give one of --json, --html and --otlp")
+    if "" in (html, otlp):
+        raise click.UsageError("--html and --otlp need the name of a file, or - for stdout")
     if otlp is not None and errors:
         raise click.UsageError("--otlp exports whole legs: leave --errors out")
     from everstep.runtime.trace import build
@@ -82,4 +84,6 @@ def _draw(tree: TraceTree, *, everything: bool) -> None:
 
     console = Console(highlight=False)
     for line in lines(tree, everything=everything):
-        console.print(line, soft_wrap=not console.is_terminal)
+        with console.capture() as drawn:  # a console that writes itself makes a reader who left exit code 1
+            console.print(line, soft_wrap=not console.is_terminal)
+        click.echo(drawn.get(), nl=False, color=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -44,9 +43,9 @@ def lines(tree: TraceTree, *, everything: bool = False) -> Iterator[Text]:
 
 def plain(text: str, limit: int = MESSAGE) -> str:
     """Text of others as one line for a terminal: what could steer it, or turn its direction, is replaced."""
-    line = " ".join(text.split())
-    line = line if len(line) <= limit else line[: limit - 1] + "…"
-    return "".join("�" if unicodedata.category(one)[0] == "C" else one for one in line)
+    from everstep.cli import views
+
+    return "".join("�" if "\ud800" <= one <= "\udfff" else one for one in views.text(text, limit))
 
 
 def span_of(nanoseconds: int | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -174,7 +175,26 @@ def short_error(error: dict[str, Any]) -> str:
 
 
 def text(value: Any, width: int = 200) -> str:
-    """A value in one short line."""
+    """A value in one short line that cannot steer a terminal."""
     line = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     line = " ".join(line.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
+    return harmless(line if len(line) <= width else line[: width - 1] + "…")
+
+
+def harmless(line: str, *, keep_lines: bool = False) -> str:
+    """Text of others for a terminal: what could steer it, or turn its direction, is replaced.
+
+    Args:
+        line: The text; a break in it becomes a space, and half a character is left to the stream, which escapes it.
+        keep_lines: Whether line feeds stay.
+    """
+    if line.isascii() and line.isprintable():
+        return line
+    return "".join(one if keep_lines and one == "\n" else _harmless(one) for one in line)
+
+
+def _harmless(one: str) -> str:
+    kind = unicodedata.category(one)
+    if one in "\n\v\f\r\x85" or kind in ("Zl", "Zp"):
+        return " "
+    return "�" if kind in ("Cc", "Cf") and one != "\t" else one

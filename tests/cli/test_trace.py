@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -123,4 +125,56 @@ def test_what_the_command_refuses(prepared: Prepared) -> None:
     )
     assert both.code == 64
     is_refused(leg_, 66, "leg_not_found")
+    assert "has no leg 7: " in leg_.err
     is_refused(file, 69, "file_not_written")
+
+
+@pytest.mark.parametrize("form", ["--html", "--otlp"])
+def test_what_is_no_regular_file_is_written_in_place(form: str, prepared: Prepared, tmp_path: Path) -> None:
+    """A pipe stays a pipe; of a link the target is replaced and keeps its mode, and the link stays."""
+    job = prepared.jobs["count"]
+    pipe, target, link = tmp_path / "pipe", tmp_path / "there" / "target", tmp_path / "link"
+    os.mkfifo(pipe)
+    target.parent.mkdir()
+    target.write_text("before")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    assert prepared.folder.run("trace", job, form, str(pipe)).code == 0
+    reader.join(30)
+    assert job.encode() in read[0]
+    assert pipe.is_fifo()
+    assert prepared.folder.run("trace", job, form, str(link)).code == 0
+    assert link.is_symlink()
+    assert job.encode() in target.read_bytes()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert [one.name for one in target.parent.iterdir()] == ["target"]
+    is_refused(prepared.folder.run("trace", job, form, str(target.parent)), 69, "file_not_written")
+
+
+@pytest.mark.parametrize("form", ["--html", "--otlp"])
+def test_a_file_without_a_name_is_wrong_usage(form: str, prepared: Prepared) -> None:
+    """An empty name, as of an unset variable, is told at once."""
+    ran = prepared.folder.run("trace", prepared.jobs["count"], form, "")
+    assert (ran.code, "[usage]" in ran.err) == (64, True)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--html", "-"), ("--otlp", "-")], ids=str)
+def test_a_stdout_that_takes_nothing(form: tuple[str, ...], prepared: Prepared, tmp_path: Path) -> None:
+    """A reader who left ends the command without a word; a stdout that cannot be written is told."""
+    job = prepared.jobs["count"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    (tmp_path / "there").touch()
+    unwritable = os.open(tmp_path / "there", os.O_RDONLY)
+    try:
+        left = prepared.folder.run("trace", job, *form, stdout=writing)
+        refused = prepared.folder.run("trace", job, *form, stdout=unwritable)
+    finally:
+        os.close(writing)
+        os.close(unwritable)
+    assert (left.code, left.err) == (141, "")
+    assert refused.code == 69, refused
+    assert "stdout cannot be written: Bad file descriptor" in refused.err
