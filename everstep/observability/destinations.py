@@ -106,7 +106,7 @@ def read() -> Reading:
         return Reading(named_by=recorded)
     otlp, langfuse = _otlp(exporters), _langfuse()
     found = [one for one in (otlp, langfuse) if one is not None]
-    named_by = list(recorded)
+    named_by: list[str] = [*recorded]
     if isinstance(langfuse, LangfuseDestination):
         named_by.insert(0, "LANGFUSE_PUBLIC_KEY")
     if isinstance(otlp, OtlpDestination):

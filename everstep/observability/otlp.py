@@ -17,13 +17,12 @@ from typing import Final
 import requests
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Status
-from opentelemetry.util.re import parse_env_headers
 from requests.auth import HTTPBasicAuth
 
+from everstep.observability import otlp_settings
 from everstep.observability.destinations import Destination, LangfuseDestination
 from everstep.observability.varint import varint
 
-TIMEOUT_S: Final = 10.0
 INGESTION_VERSION: Final = ("x-langfuse-ingestion-version", "4")
 """Asks Langfuse for its direct write: without it spans may take ten minutes to show."""
 UNFIT: Final = frozenset({400, 413, 422})
@@ -57,7 +56,7 @@ class Sender:
         destination: Where to.
 
     Raises:
-        Exception: What the environment says of headers, time limit or credentials cannot be used.
+        Exception: What the environment says of certificates or credentials cannot be used.
     """
 
     def __init__(self, destination: Destination) -> None:
@@ -70,13 +69,13 @@ class Sender:
             self._headers |= [INGESTION_VERSION]
         else:
             self._session = _session_of_provider() or self._session
-            self._endpoint, self._compression = _endpoint(), _variable("COMPRESSION").lower()
-            self._headers |= parse_env_headers(_variable("HEADERS"), liberal=True)
-            self._session.verify = _variable("CERTIFICATE") or self._session.verify
-            if certificate := _variable("CLIENT_CERTIFICATE"):
-                key = _variable("CLIENT_KEY")
+            self._endpoint, self._compression = _endpoint(), otlp_settings.compression("TRACES")
+            self._headers |= otlp_settings.headers("TRACES")
+            self._session.verify = otlp_settings.variable("TRACES", "CERTIFICATE")[1] or self._session.verify
+            if certificate := otlp_settings.variable("TRACES", "CLIENT_CERTIFICATE")[1]:
+                key = otlp_settings.variable("TRACES", "CLIENT_KEY")[1]
                 self._session.cert = (certificate, key) if key else certificate
-        self.timeout_s = float(_variable("TIMEOUT") or TIMEOUT_S)
+        self.timeout_s = otlp_settings.timeout_s("TRACES")
         if self._compression in ("gzip", "deflate"):
             self._headers["content-encoding"] = self._compression
 
@@ -140,14 +139,6 @@ def _endpoint() -> str:
     exact = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
     base = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip() or "http://localhost:4318"
     return exact or f"{base.removesuffix('/')}/v1/traces"
-
-
-def _variable(name: str) -> str:
-    """What OpenTelemetry's variable says for traces, or for all signals."""
-    for prefix in ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"):
-        if value := os.environ.get(prefix + name, "").strip():
-            return value
-    return ""
 
 
 def _session_of_provider() -> requests.Session | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 from uuid import uuid4
 
+from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -21,6 +22,7 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 
+from everstep.observability import otlp_settings
 from everstep.observability.measures import Samples
 from everstep.observability.metric_names import METRICS, Metric
 from everstep.observability.names import SCOPE
@@ -45,7 +47,7 @@ class OtlpMetrics:
 
     def __init__(self, record: Samples, service_version: str, *, measures: bool) -> None:
         self._record = record
-        self._exporter = _ToldOnce(OTLPMetricExporter())
+        self._exporter = _ToldOnce(_exporter())
         self._provider = MeterProvider(
             [PeriodicExportingMetricReader(self._exporter)],
             resource=resource(service_version, **{"service.instance.id": str(uuid4())}),
@@ -89,6 +91,17 @@ class OtlpMetrics:
             ]
 
         return observe
+
+
+def _exporter() -> OTLPMetricExporter:
+    """OpenTelemetry's, with the settings it would log the text of, or take though they cannot work, read by us."""
+    headers = otlp_settings.headers("METRICS")
+    with otlp_settings.hushed():
+        return OTLPMetricExporter(
+            headers=headers,
+            timeout=otlp_settings.timeout_s("METRICS"),
+            compression=Compression(otlp_settings.compression("METRICS")),
+        )
 
 
 def _attributes(metric: Metric, labels: tuple[str, ...]) -> dict[str, str]:

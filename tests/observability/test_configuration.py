@@ -12,8 +12,10 @@ import threading
 import pytest
 from opentelemetry import trace
 
-from everstep.observability import langfuse, metric_exports, tracing
+from everstep.observability import langfuse, metric_exports, otlp_settings, tracing
 from everstep.observability.destinations import LangfuseDestination, OtlpDestination, from_environment
+from everstep.observability.otlp import Sender
+from everstep.observability.otlp_metrics import OtlpMetrics
 
 LANGFUSE = {
     "LANGFUSE_PUBLIC_KEY": "pk-1",
@@ -130,6 +132,57 @@ def test_an_unusable_setting_switches_tracing_off_not_the_worker(monkeypatch, ca
     assert "Traces are off" in caplog.text
 
 
+@pytest.fixture
+def told(monkeypatch, caplog):
+    """The warnings on settings, in a process that gave none yet."""
+    monkeypatch.setattr(otlp_settings, "_told", set())
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    return caplog
+
+
+def set_up_exports():
+    """What a worker and a flush set up; the sender, and the metrics' exporter."""
+    metrics = OtlpMetrics(list, "1.2.3", measures=True)
+    metrics.close()
+    Sender(TO_COLLECTOR).close()
+    sender = Sender(TO_COLLECTOR)
+    sender.close()
+    return sender
+
+
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"])
+@pytest.mark.parametrize("value", ["abc", "0", "-1", "nan", "inf", "1e30"])
+def test_a_time_limit_that_is_none_is_replaced(monkeypatch, told, variable, value):
+    """The default holds, and one warning names the variable."""
+    monkeypatch.setenv(variable, value)
+    assert set_up_exports().timeout_s == 10
+    ours = [entry.getMessage() for entry in told.records if "Metrics do not arrive" not in entry.getMessage()]
+    assert [text.split(" ")[0] for text in ours] == [f"{variable}={value}"]
+
+
+def test_a_compression_that_is_not_spoken_is_left_out(monkeypatch, told):
+    """It is sent uncompressed, one warning says so; the compressions that are spoken are taken without a word."""
+    for value in ("gzip", "Deflate", "none"):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", value)
+        assert otlp_settings.compression("TRACES") == value.lower()
+    assert "COMPRESSION" not in told.text
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "brotli")
+    set_up_exports()
+    assert otlp_settings.compression("TRACES") == "none"
+    assert told.text.count("OTEL_EXPORTER_OTLP_COMPRESSION=brotli is not supported") == 1
+    assert told.text.count("COMPRESSION=") == 2  # the advice has the other
+
+
+def test_a_header_that_is_none_is_told_by_its_place(monkeypatch, told):
+    """Once, and without its text, which may be a key; the others are sent."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "a=1, canary-key-1 ,b=x y,canary key=2,")
+    set_up_exports()
+    assert otlp_settings.headers("TRACES") == {"a": "1", "b": "x y"}
+    assert told.text.count("OTEL_EXPORTER_OTLP_HEADERS: entry 2 is no name=value") == 1
+    assert told.text.count("OTEL_EXPORTER_OTLP_HEADERS: entry 4 is no name=value") == 1
+    assert "canary" not in told.text
+
+
 def test_keys_are_not_in_the_destinations_text():
     """A destination that is printed or logged shows no key."""
     assert "sk-secret" not in repr(TO_LANGFUSE)
@@ -156,7 +209,7 @@ def test_switched_off_opentelemetry_and_langchain_are_not_even_imported():
     """Importing the module, asking the environment and naming a trace loads neither OpenTelemetry nor LangChain."""
     program = textwrap.dedent("""
         import sys
-        from everstep.observability import langfuse, metric_exports, tracing
+        from everstep.observability import tracing
         tracing.from_environment(service_version="1")
         tracing.trace_id("job", 1)
         heavy = ("opentelemetry", "langchain_core", "langgraph", "requests", "google")
