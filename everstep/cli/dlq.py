@@ -127,7 +127,7 @@ def _list(
     for view in views:
         ended = "" if view["ended_by"] == "error" else f"{view['ended_by']}: "
         click.echo(
-            f"{view['failed_at']}  {view['id']}  {view['graph']} at step {view['step']}"
+            f"{view['failed_at']}  {view['id']}  {text(view['graph'])} at step {view['step']}"
             f"  {ended}{text(short_error(view['error']), 120)}"
         )
 
@@ -226,7 +226,9 @@ def redrive(
                 status, error = None, refused.as_dict()
             results.append({"id": job.public_id, "redriven": error is None, "status": status, "error": error})
             if not as_json:
-                click.echo(f"{job.public_id} {'pending' if error is None else 'not redriven: ' + error['message']}")
+                click.echo(
+                    f"{job.public_id} {'pending' if error is None else 'not redriven: ' + text(error['message'], 500)}"
+                )
     if as_json:
         print_json(results)
     elif results:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everstep.cli.jobs import checkpoints
-from everstep.cli.views import effect_view, job_view, review_view, text
+from everstep.cli.views import effect_view, harmless, job_view, review_view, text
 from everstep.clock import rfc3339
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ def _next_actions(job: Job, error: dict[str, Any]) -> list[str]:
 def print_letter(view: dict[str, Any]) -> None:
     """Write what `evidence_view` gave for a person."""
     click.echo(f"job        {view['id']}  {click.style('failed', fg='red', bold=True)} at {view['failed_at']}")
-    click.echo(f"graph      {view['graph']}, step {view['step']}" + (f", in {view['node']}" if view["node"] else ""))
+    click.echo(
+        f"graph      {text(view['graph'])}, step {view['step']}"
+        + (f", in {text(view['node'])}" if view["node"] else "")
+    )
     click.echo(f"ended by   {view['ended_by']}; {view['attempts']} attempts")
     click.echo(f"announced  {view['announced_at'] or 'no'}")
     click.echo(f"input      {text(view['input'])}")
@@ -102,7 +105,7 @@ def print_letter(view: dict[str, Any]) -> None:
         if lines:
             click.secho(f"\n{title}", bold=True)
             for line in lines:
-                click.echo(f"  {line}")
+                click.echo(f"  {harmless(line)}")
 
 
 def _link(link: dict[str, Any]) -> list[str]:

@@ -11,7 +11,16 @@ from everstep.cli.acceptance import acceptance_lines, acceptance_view
 from everstep.cli.budget import budget_lines
 from everstep.cli.legs import leg_lines, legs_view
 from everstep.cli.options import json_option, opened, store_option
-from everstep.cli.views import STATUS_COLOURS, effect_view, job_view, next_action, print_json, review_view, text
+from everstep.cli.views import (
+    STATUS_COLOURS,
+    effect_view,
+    harmless,
+    job_view,
+    next_action,
+    print_json,
+    review_view,
+    text,
+)
 from everstep.clock import rfc3339
 from everstep.observability.links import Links
 
@@ -43,6 +52,7 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
         click.echo(f"no jobs{state} in {store.database.label}; add one with: everstep submit", err=True)
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -51,7 +61,7 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
     for job in found:
         table.add_row(
             job.public_id,
-            job.graph,
+            escape(text(job.graph)),
             f"[{STATUS_COLOURS[job.status]}]{job.status}[/]",
             str(job.step),
             str(job.attempts),
@@ -94,31 +104,33 @@ def show(job_id: str, store_url: str, as_json: bool) -> None:
 def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
     status = click.style(view["status"], fg=STATUS_COLOURS[view["status"]], bold=True)
     click.echo(f"job        {view['id']}  {status}")
-    click.echo(f"graph      {view['graph']} (workflow version {view['workflow_version']}, priority {view['priority']})")
-    click.echo(f"step       {view['step']}" + (f", next: {view['node']}" if view["node"] else ""))
+    click.echo(
+        f"graph      {text(view['graph'])} (workflow version {view['workflow_version']}, priority {view['priority']})"
+    )
+    click.echo(f"step       {view['step']}" + (f", next: {text(view['node'])}" if view["node"] else ""))
     failures = f"{view['failures']} of {view['max_attempts']} failures in a row without progress"
     click.echo(f"attempts   {view['attempts']}; {failures}; started {view['claim_no']} times")
     if view["worker_deaths"] or view["suspect"]:
         click.echo(f"apart      runs in a process of its own; {view['worker_deaths']} of its processes died in a row")
     if view["leased_by"]:
-        click.echo(f"lease      {view['leased_by']} until {view['lease_until']}")
+        click.echo(f"lease      {text(view['leased_by'])} until {view['lease_until']}")
     click.echo(f"tokens     {view['input_tokens']} in, {view['output_tokens']} out")
     for line in acceptance_lines(view["acceptance"]):
-        click.echo(line)
+        click.echo(harmless(line))
     for number, line in enumerate(budget_lines(view["budget"]) if view["budget"]["limits"] else ()):
         click.echo(f"{'' if number else 'budget':<10} {line}")
     if view["parent"]:
         click.echo(f"parent     {view['parent']}")
-    click.echo(f"key        {view['idempotency_key']}")
+    click.echo(f"key        {harmless(view['idempotency_key'])}")
     click.echo(f"input      {text(view['input'])}")
     if view["result"] is not None:
         click.echo(f"result     {text(view['result'])}")
         click.echo(f"digest     {view['result_digest']}")
     if view["error"]:
         error = view["error"]
-        click.echo(f"error      {error.get('type') or error['code']}: {text(error['message'], 500)}")
+        click.echo(f"error      {text(error.get('type') or error['code'])}: {text(error['message'], 500)}")
         if error.get("where"):
-            click.echo(f"           {error['where']}")
+            click.echo(f"           {text(error['where'], 2000)}")
     for title, rows in (
         ("effects", [_effect_line(effect) for effect in view["effects"]]),
         ("reviews", [_review_line(review) for review in view["reviews"]]),
@@ -129,8 +141,8 @@ def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
         if rows:
             click.secho(f"\n{title}", bold=True)
             for row in rows:
-                click.echo(f"  {row}")
-    click.echo(f"\nnext       {view['next_action']}")
+                click.echo(f"  {harmless(row)}")
+    click.echo(f"\nnext       {harmless(view['next_action'])}")
 
 
 def _effect_line(effect: dict[str, Any]) -> str:
@@ -171,8 +183,10 @@ def history(job_id: str, limit: int, store_url: str, as_json: bool) -> None:
         where = f" in {row['checkpoint_ns']}" if row["checkpoint_ns"] else ""
         following = ", ".join(row["next"]) or "-"
         click.echo(
-            f"{row['created_at']}  step {row['step']:>4}  {row['source']:<6} {row['checkpoint_id']}"
-            f"  next: {following}{where}"
+            harmless(
+                f"{row['created_at']}  step {row['step']:>4}  {row['source']:<6} {row['checkpoint_id']}"
+                f"  next: {following}{where}"
+            )
         )
 
 
@@ -230,4 +244,4 @@ def _print_status(job: Job, account: Account | None, as_json: bool, note: str) -
     if as_json:
         print_json(job_view(job, account))
     else:
-        click.echo(f"{job.public_id} {job.status}: {note}")
+        click.echo(f"{job.public_id} {job.status}: {harmless(note)}")

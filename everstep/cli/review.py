@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 
 from everstep.cli.options import json_option, opened, parse_json, store_option
-from everstep.cli.views import print_json, review_view, short_error, text
+from everstep.cli.views import harmless, print_json, review_view, short_error, text
 
 value_option = click.option("--value", metavar="JSON", help="The value that goes with the answer.")
 reason_option = click.option("--reason", metavar="TEXT", help="Why, in your words; it is kept with the answer.")
@@ -85,13 +85,13 @@ def show(context: click.Context, review_id: str, store_url: str, as_json: bool) 
     click.echo(f"review  {view['id']}  {view['kind']}, {view['status']}")
     click.echo(f"job     {view['job']}")
     click.echo(f"asked   {view['created_at']}")
-    click.echo(json.dumps(view["value"], indent=2, ensure_ascii=False))
+    click.echo(harmless(json.dumps(view["value"], indent=2, ensure_ascii=False), keep_lines=True))
     if view["answer"]:
-        click.echo(f"answer  {json.dumps(view['answer'], ensure_ascii=False)}")
+        click.echo(f"answer  {harmless(json.dumps(view['answer'], ensure_ascii=False))}")
         return
     click.echo("\nanswers")
     for decision, meaning in view["choices"].items():
-        click.echo(f"  everstep review {decision} {view['id']}   # {meaning}")
+        click.echo(f"  everstep review {decision} {view['id']}   # {harmless(meaning)}")
 
 
 def _answering(decision: str, help_text: str) -> Callable[..., None]:
@@ -120,7 +120,7 @@ def _answering(decision: str, help_text: str) -> Callable[..., None]:
             print_json({**review_view(answered, job.public_id), "job_status": job.status})
         else:
             click.echo(
-                f"{answered.public_id} {answered.decision} by {answered.answered_by};"
+                f"{answered.public_id} {answered.decision} by {text(answered.answered_by)};"
                 f" job {job.public_id} is {job.status}"
             )
 

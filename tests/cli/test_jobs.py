@@ -265,3 +265,49 @@ def test_the_record_is_found_by_option_and_by_environment(prepared: Prepared, tm
     by_option = elsewhere.run("jobs", "--json", "--store", prepared.folder.url, EVERSTEP_STORE="sqlite:///other.db")
     assert by_variable.value == by_option.value == prepared.folder.json("jobs")
     assert list(tmp_path.iterdir()) == []
+
+
+STEERING = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202edrow\nnext: rm"
+NODE = STEERING.replace(":", "")
+HOSTILE = f"""
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+def fail(state):
+    raise ValueError({STEERING!r})
+
+def ask(state):
+    return {{"n": interrupt({STEERING!r})}}
+
+def graph(node):
+    made = StateGraph(dict)
+    made.add_node({NODE!r}, node)
+    made.add_edge(START, {NODE!r})
+    return made.compile()
+
+failing, asking = graph(fail), graph(ask)
+"""
+
+
+def test_text_of_others_cannot_steer_the_terminal(folder: Folder) -> None:
+    """Messages of exceptions, names of nodes and questions are shown without what a terminal would obey."""
+    folder.write(hostile=HOSTILE).configure(failing="./hostile.py:failing", asking="./hostile.py:asking")
+    jobs = folder.enqueue("failing", "asking")
+    with folder.worker() as worker:
+        worker.until_settled(*jobs.values())
+    review = folder.json("review")[0]["id"]
+    ran = folder.all(
+        *((command, job) for command in ("show", "history", "trace") for job in jobs.values()),
+        ("jobs",),
+        ("dlq",),
+        ("dlq", "show", jobs["failing"]),
+        ("review",),
+        ("review", "show", review),
+        ("doctor",),
+    )
+    for one in ran:
+        assert one.code in (0, 1), one
+        assert not any(sign in one.out + one.err for sign in "\x1b\x07\x9b\u202e"), one
+        assert not re.search("^next: rm", one.out, re.MULTILINE), one
+    assert "�drow" in ran[0].out
+    assert folder.json("show", jobs["failing"])["error"]["message"] == STEERING
