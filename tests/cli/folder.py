@@ -20,8 +20,9 @@ from typing import Any
 from everstep.checkpoints.store import Store
 from tests.cli import forked
 from tests.support.ending import AT_END
+from tests.support.waiting import PATIENCE
 
-PATIENCE_S = 60.0
+PATIENCE_S = PATIENCE
 COMMAND = (sys.executable, "-m", "everstep")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 

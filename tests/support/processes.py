@@ -16,6 +16,7 @@ from everstep.checkpoints.store import Store
 from everstep.runtime.worker import Worker
 from tests.support.kill_graphs import GRAPHS
 from tests.support.record import CONTEXT
+from tests.support.waiting import PATIENCE
 
 
 def _work(url: str, graph: str, crash_at: str | None, lease: float) -> None:
@@ -28,7 +29,7 @@ def work_until_killed(url: str, graph: str, crash_at: str, lease: float = 60.0) 
     """Run a worker process until it is idle or killed; returns whether it was killed at its crash point."""
     process = CONTEXT.Process(target=_work, args=(url, graph, crash_at, lease))
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     if process.is_alive():
         process.kill()
         raise AssertionError(f"the worker is still running (crash point {crash_at})")

@@ -21,7 +21,7 @@ from everstep.checkpoints.store import Store
 from everstep.clock import Clock
 from everstep.runtime.settle import Outcome, settle
 from tests.support import compiled
-from tests.support.waiting import Halt
+from tests.support.waiting import PATIENCE, Halt
 
 compiled.share()
 
@@ -86,7 +86,7 @@ def _runs(*command: str) -> bool:
         return False
 
 
-def in_processes(target: Callable[..., None], calls: list[tuple[Any, ...]], timeout: float = 60.0) -> None:
+def in_processes(target: Callable[..., None], calls: list[tuple[Any, ...]], timeout: float = PATIENCE) -> None:
     """Run `target` once for each tuple of arguments, all at the same time, each in a process of its own."""
     barrier = CONTEXT.Barrier(len(calls))
     processes = [CONTEXT.Process(target=_after, args=(barrier, target, call)) for call in calls]
@@ -100,7 +100,7 @@ def in_processes(target: Callable[..., None], calls: list[tuple[Any, ...]], time
 
 
 def _after(barrier: Any, target: Callable[..., None], call: tuple[Any, ...]) -> None:
-    barrier.wait(30)
+    barrier.wait(PATIENCE)
     target(*call)
 
 
