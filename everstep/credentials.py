@@ -92,12 +92,13 @@ _SECRET_REST = re.compile(
 
 _NAMED = re.compile(
     r"""
-    (?<![\w.-])
+    (?:(?<![\w.-]) | (?<=(?<![\w.-])--))
     (?P<name>[A-Za-z_](?:[\w.-]{0,62}\w)?)
     (?:
         (?:=|\\?["']\ ?[:=]\ ?|["'],\ ?)[bru]?\\?(?P<quote>["'])  # name="…", "name": "…", ("name", "…")
-      | (?P<plain>=)                                             # name=…, also in an address
-      | (?P<header>:\ )                                          # Name: …, as a header is written
+      | (?P<plain>=)                                             # name=…, --name=…, also in an address
+      | (?P<setting>\ =\ )                                       # name = …, as in a file of settings
+      | (?P<header>:\ ?)                                         # Name: …, as a header, or a line of YAML
     )
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -105,12 +106,16 @@ _NAMED = re.compile(
 """A name and what parts it from its value, which is looked at behind suspect names alone: so the effort grows with the
 length of a text, whatever stands in it."""
 _VALUES = {
-    "header": re.compile(r"""(?:(?:Bearer|Basic|Token)\ )?[^\s"',]{4,}""", re.IGNORECASE),
+    # To the end of the line: a scheme and more, its parameters in quotes, or several cookies.
+    "header": re.compile(r"""(?:[^\r\n"']|(?<==)"[^"\r\n]{0,4096}"){4,}"""),
+    "line": re.compile(r"""[^\s"',\\]{4,}"""),
+    "setting": re.compile(r"""[^\s"',;&(){}\[\]]{4,}+(?!\()"""),  # what is called is code
     "plain": re.compile(r"""[^\s"',;&)}\]]{4,}"""),
     '"': re.compile(r"""(?:(?!\\?").){4,4096}"""),
     "'": re.compile(r"""(?:(?!\\?').){4,4096}"""),
 }
 _HEADER = re.compile(r"(?i:authorization|cookie|[a-z]+(?:-[a-z]+)+)")
+_LINE_START = re.compile(r"(?:^|\n|\\n)[ \t-]{0,40}\Z|\\\Z")  # also of a text within the text
 _NO_VALUES = frozenset("none null true false optional required missing unknown invalid expired".split())
 LONGEST_TEXT = 65_536
 """Characters of an error's text that are looked at, where a text of any length may come; of those that are kept."""
@@ -172,11 +177,14 @@ def _without_named(text: str) -> str:
     parts: list[str] = []
     done = at = 0
     while found := _NAMED.search(text, at):
-        kind = found["quote"] or ("plain" if found["plain"] else "header")
+        kind = found["quote"] or next(kind for kind in ("plain", "setting", "header") if found[kind])
         at = found.end("name")
-        # `Unexpected token: …` is no header; what stands behind an innocent name may hold other names.
-        if not _is_suspect(found["name"]) or (kind == "header" and not _HEADER.fullmatch(found["name"])):
+        if not _is_suspect(found["name"]):  # what stands behind it may hold other names
             continue
+        if kind == "header" and not _HEADER.fullmatch(found["name"]):
+            if _LINE_START.search(text, max(found.start() - 41, 0), found.start()) is None:
+                continue  # `Unexpected token: …` is a sentence
+            kind = "line"
         value = _VALUES[kind].match(text, found.end())
         if value is None:
             continue

@@ -21,6 +21,19 @@ from everstep.credentials import environment_secrets, without_secrets
         ("[(b'X-Auth-Token', b'abcdefg'), (b'Accept', b'text')]", "[(b'X-Auth-Token', b'***'), (b'Accept', b'text')]"),
         ("Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: ***"),
         ("set-cookie: sid=abcdef123", "set-cookie: ***"),
+        ("Authorization: ApiKey abcDEF1234567\nHost: x", "Authorization: ***\nHost: x"),
+        ('authorization: Digest username="u", response="abcdef"', "authorization: ***"),
+        ("Cookie: theme=dark; session=sessABC1234567", "Cookie: ***"),
+        ("Authorization:Bearer abc\n", "Authorization:***\n"),
+        ("X-Api-Key:abcDEF1234 was refused", "X-Api-Key:***"),
+        ("bad:\n  password: pwABC1234567\n  api_key = abcdefgh\n", "bad:\n  password: ***\n  api_key = ***\n"),
+        (
+            r"ValueError('bad:\n  password: pwABC\napi_key: abcdef')",
+            r"ValueError('bad:\n  password: ***\napi_key: ***')",
+        ),
+        ("- client_secret: abcdefgh", "- client_secret: ***"),
+        ("run --api-key=abcDEF1234 --verbose", "run --api-key=*** --verbose"),
+        ("aws_secret_access_key = abcd/efgh", "aws_secret_access_key = ***"),
         (r'"{\"x-api-key\": \"h1ghsecret\", \"n\": 1}"', r'"{\"x-api-key\": \"***\", \"n\": 1}"'),
         ("ValueError: api_key=abcdefgh", "ValueError: api_key=***"),
         ("""{"error": "wrong password='abcdefgh'"}""", """{"error": "wrong password='***'"}"""),
@@ -38,6 +51,7 @@ def test_credentials_go(text: str, left: str) -> None:
         "invalid password: too short",
         "max_tokens=100000 and next_token=abcdefgh",
         "def connect(password=None, has_token=True)",
+        "    password = get_password(user)",
         "job 0198 was taken over; this run's late writes change nothing",
         "api_key_env='OPENAI_API_KEY'",
     ],
@@ -63,7 +77,26 @@ def test_short_values_and_words_are_no_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["x", "a=b/", "k=", "a=b\x01", "password=", "a-", "a='", "'a': ", "a: ", "://", "sk-", "'a', ", "aGk9"]
+    "piece",
+    [
+        "x",
+        "a=b/",
+        "k=",
+        'Cookie: a="',
+        "api_key: ",
+        "api_key = ",
+        "\nkey: ",
+        "a=b\x01",
+        "password=",
+        "a-",
+        "a='",
+        "'a': ",
+        "a: ",
+        "://",
+        "sk-",
+        "'a', ",
+        "aGk9",
+    ],
 )
 def test_no_text_takes_long(piece: str) -> None:
     """The time grows with the length of a text, also of one made to be slow: thirty seconds are far beyond it."""
