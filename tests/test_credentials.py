@@ -28,8 +28,8 @@ from everstep.credentials import environment_secrets, without_secrets
         ("X-Api-Key:abcDEF1234 was refused", "X-Api-Key:***"),
         ("bad:\n  password: pwABC1234567\n  api_key = abcdefgh\n", "bad:\n  password: ***\n  api_key = ***\n"),
         (
-            r"ValueError('bad:\n  password: pwABC\napi_key: abcdef')",
-            r"ValueError('bad:\n  password: ***\napi_key: ***')",
+            r"ValueError('bad:\n  password: pwABC\n  api_key: abcd')",
+            r"ValueError('bad:\n  password: ***\n  api_key: ***')",
         ),
         ("- client_secret: abcdefgh", "- client_secret: ***"),
         ("run --api-key=abcDEF1234 --verbose", "run --api-key=*** --verbose"),
