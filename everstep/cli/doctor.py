@@ -167,7 +167,7 @@ def _traces() -> Iterator[Finding]:
         enabled = tracing.from_environment(service_version=version("everstep")).is_enabled()
     if enabled:
         yield Finding("traces", "ok", f"on ({', '.join(found.named_by)})")
-    elif not faults:
+    elif not found.faults:
         yield Finding("traces", "ok", "off; set OTEL_EXPORTER_OTLP_ENDPOINT or the LANGFUSE_* keys to export")
     if fault := metric_exports.fault():
         yield Finding("metrics", "wrong", fault.message, fault.next_step)

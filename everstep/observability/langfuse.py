@@ -93,7 +93,7 @@ def required() -> LangfuseDestination:
         if missing():
             next_step = f"set {' and '.join(missing())}"
         elif wrong := fault():
-            next_step = wrong.next_step
+            raise LangfuseUnusable(wrong.message, next_step=wrong.next_step)
         raise LangfuseUnusable("Langfuse is not configured", next_step=next_step)
     return found
 

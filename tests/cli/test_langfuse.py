@@ -85,7 +85,7 @@ def test_a_langfuse_that_is_not_there(here: Langfuse, monkeypatch: pytest.Monkey
         langfuse.project(langfuse.required())
     assert "secret-word" not in str(caught.value)
     monkeypatch.setenv("LANGFUSE_HOST", "no url at all")
-    with pytest.raises(LangfuseUnavailable):
+    with pytest.raises(LangfuseUnusable, match="LANGFUSE_HOST=no url at all is no http:// or https:// URL"):
         langfuse.project(langfuse.required())
 
 
