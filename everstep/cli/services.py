@@ -8,7 +8,7 @@ import click
 
 from everstep.cli.classify import OUTAGES
 from everstep.cli.options import json_option, opened, store_option
-from everstep.cli.views import print_json
+from everstep.cli.views import print_json, text
 from everstep.clock import rfc3339
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def show_service(name: str, store_url: str, as_json: bool) -> None:
         click.echo(f"  job {job}")
     for event in view["events"]:
         tier = f", expected plan: {event['account_tier_expected']}" if event["account_tier_expected"] else ""
-        click.echo(f"  {event['check_time']}  {event['symptom']}: {event['detail']} (job {event['job_id']}{tier})")
+        click.echo(
+            f"  {event['check_time']}  {event['symptom']}: {text(event['detail'], 500)} (job {event['job_id']}{tier})"
+        )
 
 
 @services.command(name="open")

@@ -123,7 +123,7 @@ def _wait(store: Store, job: Job) -> Job:
         job = store.job(job.public_id)
         now = (job.status, job.step, job.node, job.attempts)
         if now != seen:
-            following = f" → {job.node}" if job.node else ""
+            following = f" → {text(job.node)}" if job.node else ""
             click.echo(f"{job.status}  step {job.step}{following}  attempt {job.attempts}", err=True)
             seen = now
         if job.status in EXIT_CODES:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everstep.cli.options import json_option, opened, store_option
-from everstep.cli.views import print_json
+from everstep.cli.views import harmless, print_json
 from everstep.clock import rfc3339
 
 if TYPE_CHECKING:
@@ -118,10 +118,9 @@ def _print(one: Destination, here: set[str]) -> None:
     oldest = f", the oldest since {rfc3339(one.oldest_at)}" if one.oldest_at else ""
     click.echo(f"{state}  {one.name}  {one.waiting} wait{oldest}; {one.delivered} delivered, {one.dropped} dropped")
     if one.failing_since:
-        click.echo(
-            f"         since {rfc3339(one.failing_since)}: {one.last_error}; next try {rfc3339(one.next_try_at)}"
-        )
+        what = harmless(one.last_error or "")
+        click.echo(f"         since {rfc3339(one.failing_since)}: {what}; next try {rfc3339(one.next_try_at)}")
     elif one.last_error:
-        click.echo(f"         the last refusal: {one.last_error}")
+        click.echo(f"         the last refusal: {harmless(one.last_error)}")
     if one.name not in here:
         click.echo("         not configured here: a worker whose environment names it sends them")
