@@ -37,8 +37,8 @@ format: $(READY) ## Rewrite the code in the project's style
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(READY) $(PEERS) ## Compare with peers and write docs/benchmarks.md (40 minutes); QUICK=1 for a short look, ONLY=SCENARIO for one
-	@$(BIN)/python -m bench $(if $(QUICK),--scale quick) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK)$(ONLY),,--write)
+bench: $(READY) $(PEERS) ## Compare with peers and write docs/benchmarks.md (40 minutes); RUNS=2 for half of it, QUICK=1 for a short look, ONLY=SCENARIO for one
+	@$(BIN)/python -m bench $(if $(QUICK),--scale quick) $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS)) $(if $(QUICK)$(ONLY),,--write)
 
 $(PEERS): bench/requirements.txt scripts/setup-bench
 	@sh scripts/setup-bench .venv-bench

@@ -9,7 +9,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -29,6 +29,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run; the exit code is 1 if a scenario broke off."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--scale", choices=SCALES, default="full", help="how much is measured")
+    parser.add_argument("--runs", type=int, help="how often each thing is measured, instead of the scale's number")
     parser.add_argument("--only", default="", help=f"scenarios, with commas between: {', '.join(NAMES)}")
     parser.add_argument("--no-peers", action="store_true", help="Everstep and the hand-written sqlite3 loop alone")
     parser.add_argument("--system", action="append", default=[], help="only this queue, by its name; may be repeated")
@@ -43,12 +44,15 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error("the peers' environment .venv-bench is not there: run make bench, or give --no-peers")
     if options.write and (set(names) != set(NAMES) or options.no_peers or options.system or options.scale != "full"):
         parser.error("the page shows full runs of all scenarios with all peers")
+    scale = SCALES[options.scale] if options.runs is None else replace(SCALES[options.scale], runs=options.runs)
+    if scale.runs < 1:
+        parser.error("--runs must be at least 1")
 
     console = Console(width=None if sys.stdout.isatty() else 160)
     quiet = Console(stderr=True)
     folder = Path(mkdtemp(prefix=".work-", dir=options.folder))
     run = Run(
-        SCALES[options.scale],
+        scale,
         folder,
         lambda text: quiet.print(text, style="dim", highlight=False),
         with_peers=not options.no_peers,
@@ -61,7 +65,7 @@ def main(given: Sequence[str] | None = None) -> int:
             settings = run.postgres().settings() if any(name.startswith("postgres") for name in names) else {}
         except ChildFailed as error:
             settings = {"server": str(error)}
-        about = machine.describe(folder, settings)
+        about = [*machine.describe(folder, settings), ("runs of each measurement", str(scale.runs))]
         for name, value in about:
             console.print(f"{name}: {value}", markup=False, highlight=False)
         if os.getloadavg()[0] > 0.5:
