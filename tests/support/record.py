@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,22 @@ from tests.support.waiting import PATIENCE, Halt
 
 compiled.share()
 
-CONTEXT = multiprocessing.get_context("forkserver")
+FOREIGN = ("EVERSTEP_", "OTEL_", "LANGFUSE_")
+"""What the names of variables begin with that would change what a process of the tests does."""
+
+
+class _Forking(ForkServerContext):
+    def Process(self, *args: Any, **named: Any) -> ForkServerProcess:
+        """A process, forked from a server whose environment is nobody's: no test's that happened to be first."""
+        kept = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith(FOREIGN)}
+        try:
+            forkserver.ensure_running()
+        finally:
+            os.environ.update(kept)
+        return ForkServerProcess(*args, **named)
+
+
+CONTEXT = _Forking()
 """Forks the processes of all tests; there is one such server in a process of the tests, and this is its only list."""
 CONTEXT.set_forkserver_preload(
     [

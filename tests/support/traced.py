@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Mapping
@@ -12,10 +11,8 @@ from everstep import crash
 from everstep.checkpoints.store import Store
 from everstep.runtime.worker import Worker
 from tests.support.kill_graphs import GRAPHS
+from tests.support.record import CONTEXT
 from tests.support.waiting import PATIENCE
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.support.warm"])
 
 
 def _work(url: str, graph: str, environment: Mapping[str, str], crash_at: str | None, lease: float) -> None:
@@ -29,7 +26,7 @@ def start(
     url: str, graph: str, environment: Mapping[str, str], *, crash_at: str | None = None, lease: float = 60.0
 ) -> BaseProcess:
     """Start a worker that ends when it is idle, or is killed at a crash point."""
-    process = _context.Process(target=_work, args=(url, graph, environment, crash_at, lease))
+    process = CONTEXT.Process(target=_work, args=(url, graph, environment, crash_at, lease))
     process.start()
     return process
 
