@@ -15,6 +15,7 @@ from everstep.cli.advice import Finding, on_health
 from everstep.cli.doctor import look_inside
 from tests.cli.conftest import GRAPHS, Prepared
 from tests.cli.folder import Folder, is_refused
+from tests.support.waiting import until
 
 
 def findings(folder: Folder, *options: str, code: int, **variables: str) -> list[dict[str, Any]]:
@@ -74,6 +75,8 @@ def test_expired_leases_and_foreign_jobs_are_warned_of(folder: Folder) -> None:
     with folder.worker("--lease", "0.1") as worker:
         worker.until_claimed(jobs["hold"])
         worker.until_settled(jobs["count"])
+    with Store.open(folder.url) as store:
+        until(lambda: (store.job(jobs["hold"]).lease_until or 0) < store.clock.now_ms(), "the end of the lease")
     folder.enqueue("mail")
     folder.configure(count="./graphs.py:count")
     found = findings(folder, code=0)
