@@ -72,10 +72,14 @@ def gone(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
-    ("culprit", "known"),
-    [("exit", {"exit_code": 9}), ("segfault", {"signal": "SIGSEGV"}), ("kill", {"signal": "SIGKILL"})],
+    ("database", "culprit", "known"),
+    [
+        ("sqlite", "exit", {"exit_code": 9}),
+        ("sqlite", "segfault", {"signal": "SIGSEGV"}),
+        ("sqlite", "kill", {"signal": "SIGKILL"}),
+        ("postgres", "kill", {"signal": "SIGKILL"}),
+    ],
 )
 def test_bystanders_of_a_death_go_on_and_the_culprit_fails_with_evidence(
     shared: Store, tmp_path: Path, culprit: str, known: dict[str, Any]
