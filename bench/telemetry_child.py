@@ -20,5 +20,9 @@ def run(control: Control, folder: str, steps: int, endpoint: str | None) -> dict
     if endpoint is not None:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint  # before anything reads it
     from bench import agent
+    from everstep.checkpoints.store import Store
 
-    return agent.run(control, agent.WORKER, folder, 1, steps) | {"bytes": agent.size_of(Path(folder))}
+    found = agent.run(control, agent.WORKER, folder, 1, steps)
+    with Store.open(f"sqlite:///{Path(folder) / 'everstep.db'}") as store:
+        (job,) = store.jobs()
+    return found | {"seconds": job.run_ms / 1000, "bytes": agent.size_of(Path(folder))}

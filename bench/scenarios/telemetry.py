@@ -51,9 +51,9 @@ def run(run: Run) -> Section:
         )
     ]
     section.notes = [
-        f"{steps:,} steps that do nothing but add a message, so a step takes as little as it can. The time is from the"
-        " first claim to the worker's end, its last export or its giving up included. The collector is a process of its"
-        " own."
+        f"{steps:,} steps that do nothing but add a message, so a step takes as little as it can. The time is what"
+        " the record says the job ran; a worker's end, which waits 1.5 s at most for what is not sent, is not counted."
+        " The collector is a process of its own."
     ]
     if base:
         for name in (ON, HOLE):
