@@ -68,11 +68,6 @@ class DeadLetter:
         }
 
 
-def ended_by_person(job: Job) -> bool:
-    """Whether a failed job was cancelled or rejected."""
-    return job.cancel_requested_at is not None
-
-
 def of(connection: Connection, job: Job) -> DeadLetter:
     """A failed job with its last failure."""
     failures = select(job_events.c.id, job_events.c.at).where(

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, insert, or_, select
 
 from everstep.checkpoints.jobs import Job, LostClaim, end, fail, job_of, lock, transition
 from everstep.checkpoints.schema import agent_jobs, evidence
+from everstep.errors import WorkerDied
 
 LEASE_EXPIRED, DIED, REBOOTED = "lease expired", "worker died", "its machine was started anew"
 Told = Callable[[Connection, Job, str, bool], None]
@@ -188,7 +189,7 @@ def _counted(connection: Connection, job: Job, death: Death, now: int, actor: st
         return count
     where = f"step {job.step}" + (f", node {job.node}" if job.node else "")
     error = {
-        "code": "worker_died",
+        "code": WorkerDied.code,
         "message": f"the process of worker {death.worker} {death.how} at {where}; {deaths} starts in a row ended so",
         **known,
         "attempt": job.attempts,
