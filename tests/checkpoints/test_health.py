@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -192,7 +193,7 @@ def test_the_last_hours_events_are_found_among_many(store: Store, clock: ManualC
     job, _ = store.enqueue("graph", {})
     now = clock.now_ms()
 
-    def event(number: int, at: int) -> dict[str, object]:
+    def event(number: int, at: int) -> dict[str, Any]:
         return {
             "id": number,
             "job_id": job.id,
@@ -208,9 +209,9 @@ def test_the_last_hours_events_are_found_among_many(store: Store, clock: ManualC
 
     def first(connection: Connection, at: int) -> int:
         found = first_event_since(connection, at)
-        newer = [row["id"] for row in rows if row["at"] >= at]  # type: ignore[operator]
+        newer = [row["id"] for row in rows if row["at"] >= at]
         assert all(number >= found for number in newer)
-        return sum(row["id"] >= found for row in rows) - len(newer)  # type: ignore[operator,misc]
+        return sum(row["id"] >= found for row in rows) - len(newer)
 
     for at in (now - 5, now + 1, now + 57, now + 199, now + 200):
         assert store.read(lambda connection, at=at: first(connection, at)) == 0

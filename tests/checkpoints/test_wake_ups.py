@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -160,11 +161,30 @@ def test_one_who_does_not_take_its_wake_ups_holds_nobody_up(record: Path) -> Non
         assert 0 < rung(raw) < 2000
 
 
+def test_who_stops_listening_is_gone_at_once(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends by the wake-up that says so; it does not look in a circle, nor wait out its longest wait."""
+    looked = 0
+    receive = wake_ups._receive
+
+    def counted(receiver: socket.socket) -> None:
+        nonlocal looked
+        looked += 1
+        receive(receiver)
+
+    monkeypatch.setattr(wake_ups, "_receive", counted)
+    monkeypatch.setattr(wake_ups, "LONGEST_WAIT_S", 3600.0)
+    with Ear(record).open():
+        (thread,) = (each for each in threading.enumerate() if each.name == "everstep-listen")
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert looked == 1
+
+
 def _listen_until_killed(record: str, temporary: str, listening: Any) -> None:
     wake_ups.tempfile = Temporary(temporary)
     with WakeUps(Path(record)).listen(lambda: None):
         listening.set()
-        time.sleep(3600)
+        signal.pause()
 
 
 def test_a_killed_listener_leaves_nothing(record: Path) -> None:

@@ -32,7 +32,7 @@ def pay(order: str) -> str:
 @effect("pay.slowly")
 async def pay_slowly(order: str) -> str:
     """An effect that stays in flight."""
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
     return order
 
 
@@ -47,7 +47,7 @@ def _tool(state: State) -> Any:
 
 async def _hold(state: State) -> Any:
     print("a node may print what it likes")
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 async def _slow(state: State) -> Any:

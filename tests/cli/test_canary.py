@@ -11,7 +11,6 @@ import gzip
 import json
 import shutil
 import sqlite3
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import pytest
 
 from tests.cli.canary_graph import known, word
 from tests.cli.folder import Folder, is_refused
+from tests.support.serving import serving
 from tests.support.waiting import until
 
 KEPT: dict[str, tuple[set[str], set[str]]] = {
@@ -75,14 +75,8 @@ class Ear:
     @contextmanager
     def open(self) -> Iterator[Ear]:
         """Receive while entered."""
-        serving = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        serving.start()
-        try:
+        with serving(self._server):
             yield self
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            serving.join()
 
 
 class Scene:

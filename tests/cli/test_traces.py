@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.folder import Folder
+from tests.support.serving import serving
 
 GRAPH = """
 from typing import TypedDict
@@ -63,12 +63,8 @@ def collector(port: int) -> Iterator[list[int]]:
             return None
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
+    with serving(server):
         yield sizes
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_status_says_what_waits_and_why_and_flush_sends_it(folder, port, away):

@@ -19,20 +19,8 @@ from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.store import Store
 from tests.support.kill_graphs import SHAPES
 from tests.support.outside import happened
-from tests.support.processes import drive, work, work_until_killed
+from tests.support.processes import POINTS, drive, work, work_until_killed
 from tests.support.record import record
-
-POINTS = {
-    "job.claimed",
-    "checkpoint.before_put",
-    "checkpoint.after_put",
-    "writes.after_put",
-    "effect.intended",
-    "effect.called",
-    "effect.confirmed",
-    "job.before_settle",
-    "job.settled",
-}
 
 ON_POSTGRES = ("asking", "fan_out")
 

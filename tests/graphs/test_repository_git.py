@@ -20,6 +20,7 @@ from everstep.errors import (
 from everstep.graphs import repository_git
 from everstep.runtime.classify import classify
 from tests.support.repositories import add_commit, commits, git, make_remote
+from tests.support.serving import serving
 
 
 @contextmanager
@@ -41,14 +42,8 @@ def http_server(answer: int | Callable[[], None]) -> Iterator[str]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with serving(server):
         yield f"http://127.0.0.1:{server.server_address[1]}/shop.git"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.mark.parametrize(

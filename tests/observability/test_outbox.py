@@ -18,21 +18,10 @@ from everstep.checkpoints.store import Store
 from everstep.observability import tracing
 from everstep.runtime import span_exporter
 from tests.support import traced
-from tests.support.processes import work
+from tests.support.processes import POINTS, work
 from tests.support.record import record
 from tests.support.waiting import PATIENCE
 
-POINTS = {
-    "job.claimed",
-    "checkpoint.before_put",
-    "checkpoint.after_put",
-    "writes.after_put",
-    "effect.intended",
-    "effect.called",
-    "effect.confirmed",
-    "job.before_settle",
-    "job.settled",
-}
 STEPS = {
     "fan_out": Counter({"step 1 plan": 1, "step 2 work": 3, "step 3 join": 1, "step 4 end": 1}),
     "asking": Counter(["step 1 ask", "step 2 end"]),

@@ -42,6 +42,7 @@ from everstep.errors import (
 )
 from everstep.runtime import classify as classifying
 from everstep.runtime.classify import classify, register
+from tests.support.serving import serving
 
 NOW_MS = 1_800_000_000_000
 
@@ -95,13 +96,9 @@ def service() -> Iterator[str]:
     ended = threading.Event()
     handler = type("Handler", (_Service,), {"ended": ended})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    ended.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(server):
+        yield f"http://127.0.0.1:{server.server_port}"
+        ended.set()
 
 
 @pytest.fixture

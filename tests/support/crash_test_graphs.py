@@ -13,7 +13,6 @@ import sqlite3
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -110,7 +109,7 @@ def _again(state: State) -> bool:
 
 def _hang_when_again(state: State) -> Any:
     if _again(state):
-        time.sleep(3600)
+        threading.Event().wait()
     return {"number": 1}
 
 

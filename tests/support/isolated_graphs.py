@@ -11,6 +11,7 @@ import operator
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -77,8 +78,7 @@ async def third(state: State) -> State:
     if state["name"] == "leave":
         sys.exit(3)
     if state["name"] == "block":
-        while True:
-            time.sleep(1)
+        threading.Event().wait()
     return {"log": ["third"]}
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.serving import serving
 from tests.support.waiting import PATIENCE
 
 PUBLIC_KEY, SECRET_KEY = "pk-lf-right", "sk-lf-of-the-canary"
@@ -58,15 +59,11 @@ class Langfuse:
     @contextmanager
     def open(self) -> Generator[Langfuse]:
         """Answer while entered."""
-        serving = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        serving.start()
-        try:
-            yield self
-        finally:
-            self._over.set()
-            self._server.shutdown()
-            self._server.server_close()
-            serving.join()
+        with serving(self._server):
+            try:
+                yield self
+            finally:
+                self._over.set()
 
     def answer(self, method: str, path: str, authorization: str, body: bytes) -> tuple[int, Any]:
         """What it answers: a status and a JSON value."""

@@ -18,6 +18,21 @@ from tests.support.kill_graphs import GRAPHS
 from tests.support.record import CONTEXT
 from tests.support.waiting import PATIENCE
 
+POINTS = frozenset(
+    {
+        "job.claimed",
+        "checkpoint.before_put",
+        "checkpoint.after_put",
+        "writes.after_put",
+        "effect.intended",
+        "effect.called",
+        "effect.confirmed",
+        "job.before_settle",
+        "job.settled",
+    }
+)
+"""The crash points in the life of a job that has effects."""
+
 
 def _work(url: str, graph: str, crash_at: str | None, lease: float) -> None:
     crash_points.arm(crash_at)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.serving import serving
 from tests.support.waiting import PATIENCE
 
 SILENCE = 0
@@ -73,12 +74,8 @@ class Receiver:
     @contextmanager
     def open(self) -> Generator[Receiver]:
         """Receive while entered."""
-        serving = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        serving.start()
-        try:
-            yield self
-        finally:
-            self._over.set()
-            self._server.shutdown()
-            self._server.server_close()
-            serving.join()
+        with serving(self._server):
+            try:
+                yield self
+            finally:
+                self._over.set()
