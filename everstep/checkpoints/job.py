@@ -36,6 +36,7 @@ class Job:
         worker_deaths: Processes in a row that died while they ran it alone; see `deaths`.
         suspect: Workers in a row that died while they ran it beside others; see `deaths`.
         announced_at: When its arrival among the dead letters was told; see `dead_letters`.
+        run_json: How it runs on a thread that it may share with other jobs; None: alone, on its own; see `runs`.
     """
 
     id: int
@@ -83,6 +84,7 @@ class Job:
     worker_deaths: int
     suspect: int
     announced_at: int | None
+    run_json: str | None
 
     @property
     def payload(self) -> Any:

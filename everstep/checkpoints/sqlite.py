@@ -257,11 +257,23 @@ def _version(path: Path) -> str | None:
 def _migrate(path: Path) -> None:
     _set_up_saver_tables(path)
     engine = writing_engine(path)
+    event.listen(engine, "connect", _enforce_no_references)
     try:
         with engine.begin() as connection:  # holds the write lock: of several processes one migrates, the others see it
             migrate.upgrade(connection)
+            if connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
+                raise StoreCorrupt(
+                    f"the record {path} has rows that refer to nothing; it was not migrated",
+                    next_step="restore it from a backup",
+                    path=str(path),
+                )
     finally:
         engine.dispose()
+
+
+def _enforce_no_references(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
+    """A migration may have to make a table anew, to which others refer; it cannot be told so once it has begun."""
+    connection.execute("PRAGMA foreign_keys=OFF")
 
 
 def _set_up_saver_tables(path: Path) -> None:
