@@ -243,5 +243,11 @@ def _share_threads() -> None:
             jobs.add_column(sa.Column("run_json", sa.Text()))
     op.create_index("idx_agent_jobs_thread", "agent_jobs", ["thread_id", "id"])
     running = sa.text("status = 'running'")
-    where = {"sqlite_where": running, "postgresql_where": running}
-    op.create_index("uq_agent_jobs_running", "agent_jobs", ["thread_id"], unique=True, **where)
+    op.create_index(
+        "uq_agent_jobs_running",
+        "agent_jobs",
+        ["thread_id"],
+        unique=True,
+        sqlite_where=running,
+        postgresql_where=running,
+    )

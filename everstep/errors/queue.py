@@ -1,0 +1,89 @@
+"""What can go wrong with jobs, reviews and services."""
+
+from __future__ import annotations
+
+from everstep.errors.base import EX_DATAERR, EX_NOINPUT, EX_USAGE, EverstepError
+
+
+class JobNotFound(EverstepError):
+    """No job has this id."""
+
+    code = "job_not_found"
+    exit_code = EX_NOINPUT
+
+
+class KeyConflict(EverstepError):
+    """The idempotency key already belongs to a job with another payload."""
+
+    code = "key_conflict"
+    exit_code = EX_DATAERR
+
+
+class JobPruned(EverstepError):
+    """The key belongs to a job that ended and was deleted by retention; what it did is not done again unasked."""
+
+    code = "job_pruned"
+    exit_code = EX_DATAERR
+
+
+class JobStateConflict(EverstepError):
+    """The job is not in a state that allows this."""
+
+    code = "job_state_conflict"
+    exit_code = EX_DATAERR
+
+
+class LegNotFound(EverstepError):
+    """The job has no leg of this number; or none at all, because it has not run yet."""
+
+    code = "leg_not_found"
+    exit_code = EX_NOINPUT
+
+
+class PayloadInvalid(EverstepError):
+    """The input is not valid JSON, or holds a value that has no exact JSON form."""
+
+    code = "payload_invalid"
+    exit_code = EX_USAGE
+
+
+class SecretInPayload(EverstepError):
+    """The input has a key that looks like a credential; credentials never enter the record."""
+
+    code = "secret_in_payload"
+    exit_code = EX_USAGE
+
+
+class ReviewNotFound(EverstepError):
+    """No review has this id."""
+
+    code = "review_not_found"
+    exit_code = EX_NOINPUT
+
+
+class ReviewAnswered(EverstepError):
+    """The review was answered before; the first answer stands."""
+
+    code = "review_answered"
+    exit_code = EX_DATAERR
+
+
+class ReviewAnswerInvalid(EverstepError):
+    """This kind of review does not take this answer."""
+
+    code = "review_answer_invalid"
+    exit_code = EX_USAGE
+
+
+class ServiceNotFound(EverstepError):
+    """No job reported or needs a service of this name."""
+
+    code = "service_not_found"
+    exit_code = EX_NOINPUT
+
+
+class PriceNotFound(EverstepError):
+    """Nobody says what this model costs: neither `everstep.toml` nor the table of prices."""
+
+    code = "price_not_found"
+    exit_code = EX_NOINPUT

@@ -1,0 +1,1 @@
+"""Everstep over HTTP: LangGraph's own interface, and what only Everstep has under `/everstep`."""

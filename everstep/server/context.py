@@ -1,0 +1,87 @@
+"""What a request is answered with: the record, the graphs, the settings, and who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from everstep.checkpoints.store import Store
+from everstep.graphs.loader import GraphCatalogue
+from everstep.graphs.policies import Policies
+
+DEFAULT_WAIT_S = 30.0
+MOST_BODY_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the server answers.
+
+    Attributes:
+        wait_s: How long a request waits for a job's end before it is told where to ask, seconds.
+        most_body_bytes: The largest body that is read, bytes.
+        origins: Web pages of which origins may call it from a browser (CORS).
+    """
+
+    wait_s: float = DEFAULT_WAIT_S
+    most_body_bytes: int = MOST_BODY_BYTES
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks.
+
+    Attributes:
+        owner: Whose jobs, threads and schedules are seen and made; None: everybody's are seen, and `default`'s made.
+        scopes: What is allowed; see `everstep.server.access`.
+        identity: Who it is, for the record's history: the name of an API key, a user of the `auth` hook.
+    """
+
+    owner: str | None = None
+    scopes: frozenset[str] = field(default_factory=lambda: frozenset({"*"}))
+    identity: str = "http"
+
+    @property
+    def makes_for(self) -> str:
+        """The owner of what this caller makes."""
+        return self.owner or "default"
+
+    def sees(self, owner: str) -> bool:
+        """Whether what belongs to this owner is there for the caller."""
+        return self.owner is None or self.owner == owner
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the server serves.
+
+    Attributes:
+        store: The record.
+        graphs: The graphs by name.
+        policies: What `everstep.toml` says.
+        settings: How it answers.
+    """
+
+    store: Store
+    graphs: GraphCatalogue
+    policies: Policies
+    settings: Settings
+
+
+def served(request: Request) -> Served:
+    """What the request's application serves."""
+    return cast(Served, request.app.state.served)
+
+
+def caller(request: Request) -> Caller:
+    """Who asks, as the middleware for access found."""
+    return cast(Caller, getattr(request.state, "caller", None) or Caller())
+
+
+ServedBy = Annotated[Served, Depends(served)]
+"""As the type of a path function's parameter: what is served."""
+CalledBy = Annotated[Caller, Depends(caller)]
+"""As the type of a path function's parameter: who asks."""

@@ -1,0 +1,89 @@
+"""How what goes wrong is answered: `{"detail": …}`, as LangGraph's clients read it, with the catalogue's code and ids.
+
+No answer shows a stack trace or the text of an error that is not in the catalogue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from everstep import errors
+from everstep.errors import EverstepError
+
+logger = logging.getLogger("everstep.server")
+
+STATUSES: dict[type[EverstepError], int] = {
+    errors.JobNotFound: 404,
+    errors.JobPruned: 410,
+    errors.GraphNotFound: 404,
+    errors.ReviewNotFound: 404,
+    errors.ServiceNotFound: 404,
+    errors.KeyConflict: 409,
+    errors.JobStateConflict: 409,
+    errors.ReviewAnswered: 409,
+    errors.PayloadInvalid: 422,
+    errors.SecretInPayload: 422,
+    errors.ReviewAnswerInvalid: 422,
+    errors.StoreUnavailable: 503,
+}
+"""What each error of the catalogue is answered with; those not named: 500."""
+
+
+def install(app: FastAPI) -> None:
+    """Have the application answer errors so."""
+    app.add_exception_handler(EverstepError, _explained)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _unexplained)
+
+
+def status_of(error: EverstepError) -> int:
+    """The status an error of the catalogue is answered with."""
+    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
+
+
+def answer(status: int, detail: str, **more: Any) -> JSONResponse:
+    """An error's answer."""
+    return JSONResponse({"detail": detail, **more}, status_code=status)
+
+
+async def _explained(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, EverstepError)
+    status = status_of(error)
+    if status >= 500:
+        logger.error("%s", error, exc_info=error)
+    told = error.as_dict()
+    return answer(status, told.pop("message"), **told)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = list(error.errors())
+    return answer(422, "; ".join(_described(one) for one in found[:5]), code="request_invalid")
+
+
+def _described(one: dict[str, Any]) -> str:
+    where: Sequence[Any] = one["loc"]
+    field = ".".join(str(part) for part in where[1:]) or str(where[0])
+    if one["type"] == "extra_forbidden":
+        return f"{field} is not supported"
+    return f"{field}: {one['msg']}"
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = answer(error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexplained(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return answer(500, "the server failed; its log tells why", code="internal_error")
