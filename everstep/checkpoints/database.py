@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, bindparam, inspect
+from sqlalchemy import ColumnElement, Connection, Engine, Table, bindparam, false, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 
 from everstep.checkpoints.statements import Statement
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from everstep.checkpoints.saver import StepSaver
 
 _NOTIFIED = "everstep.notified"
-ID_LENGTH = len("00000000-0000-7000-8000-000000000000")
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"
+_LAST_ID = _FIRST_ID.replace("0", "f")
+_ID = re.compile(_FIRST_ID.replace("0", "[0-9a-f]"))
+ID_LENGTH = len(_FIRST_ID)
 
 
 class Database(Protocol):
@@ -161,9 +164,15 @@ def _insertion(table: Table, columns: tuple[str, ...], dialect: str) -> Statemen
 
 
 def has_id(column: ColumnElement[str], given: str) -> ColumnElement[bool]:
-    """Whether an id is the given one, or begins with it; a whole id is found by its index, however many there are."""
+    """Whether an id is the given one, or begins with it; either is found by the column's index, however many there are.
+
+    What begins alike lies between two ids of the same form, so that no collation can order them otherwise.
+    """
     given = given.lower()
-    return column == given if len(given) >= ID_LENGTH else column.startswith(given, autoescape=True)
+    if len(given) >= ID_LENGTH:
+        return column == given
+    first, last = given + _FIRST_ID[len(given) :], given + _LAST_ID[len(given) :]
+    return column.between(first, last) if _ID.fullmatch(first) else false()
 
 
 def notify(connection: Connection) -> None:

@@ -103,12 +103,15 @@ def by_key(connection: Connection, key: str) -> Effect | None:
     return None if row is None else _effect(row)
 
 
-def of_job(connection: Connection, job_id: int) -> list[Effect]:
-    """A job's effects, oldest first."""
-    return [
-        _effect(row)
-        for row in connection.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.id)).mappings()
-    ]
+def of_job(connection: Connection, job_id: int, *, newest: int | None = None) -> list[Effect]:
+    """A job's effects, oldest first; only so many of the newest if a number is given."""
+    query = select(table).where(table.c.job_id == job_id).order_by(table.c.id.desc()).limit(newest)
+    return [_effect(row) for row in connection.execute(query).mappings()][::-1]
+
+
+def how_many(connection: Connection, job_id: int) -> int:
+    """How many effects a job has."""
+    return connection.execute(select(func.count()).where(table.c.job_id == job_id)).scalar_one()
 
 
 def unsettled(connection: Connection, job_id: int) -> list[Effect]:

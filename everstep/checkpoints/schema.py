@@ -26,6 +26,7 @@ REVIEW_STATUSES = ("open", "answered", "closed")
 REVIEW_KINDS = ("interrupt", "breakpoint", "effect", "error", "fingerprint", "policy", "budget")
 GATES = ("open", "closed")
 THREAD_STATUSES = ("idle", "busy", "interrupted", "error")
+RUN_STATUSES = ("pending", "running", "error", "success", "timeout", "interrupted")
 DELIVERY_STATES = ("pending", "delivered", "dead")
 TRIGGER_STATES = ("stored", "started", "filtered", "failed")
 OVERLAPS = ("skip", "queue", "resume")
@@ -302,13 +303,24 @@ runs = Table(
     "runs",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, unique=True),
+    Column("run_id", String, nullable=False, unique=True),
+    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
     Column("thread_id", String, nullable=False),
-    Column("assistant_id", String, nullable=False, index=True),
+    Column("assistant_id", String, nullable=False),
+    Column("status", String, nullable=False),
     Column("metadata_json", Text, nullable=False, server_default="{}"),
+    Column("kwargs_json", Text, nullable=False),
     Column("multitask_strategy", String, nullable=False),
     Column("webhook", Text),
     Column("delete_thread", Integer, nullable=False, server_default="0"),
+    Column("rolled_back", Integer, nullable=False, server_default="0"),
+    Column("values_json", Text),
+    Column("error_json", Text),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("started_at", BigInteger),
+    Column("ended_at", BigInteger),
+    CheckConstraint(_one_of("status", RUN_STATUSES), name="ck_runs_status"),
     sqlite_autoincrement=True,
 )
 Index("idx_runs_thread", runs.c.thread_id, runs.c.id)
@@ -317,7 +329,8 @@ events = Table(
     "events",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False),
+    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
+    Column("run_id", String, nullable=False),
     Column("thread_id", String, nullable=False),
     Column("claim_no", Integer, nullable=False),
     Column("method", String, nullable=False),
@@ -326,7 +339,7 @@ events = Table(
     Column("at", BigInteger, nullable=False),
     sqlite_autoincrement=True,
 )
-Index("idx_events_job", events.c.job_id, events.c.id)
+Index("idx_events_run", events.c.run_id, events.c.id)
 Index("idx_events_thread", events.c.thread_id, events.c.id)
 
 assistants = Table(

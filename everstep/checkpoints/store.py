@@ -109,9 +109,13 @@ class Store(Record):
             query = query.where(agent_jobs.c.status == status)
         return self.read(lambda connection: [queue.job_of(row) for row in connection.execute(query).mappings()])
 
-    def effects(self, job: Job) -> list[Effect]:
-        """A job's effects, oldest first."""
-        return self.read(lambda connection: ledger.of_job(connection, job.id))
+    def effects(self, job: Job, *, newest: int | None = None) -> list[Effect]:
+        """A job's effects, oldest first; only so many of the newest if a number is given."""
+        return self.read(lambda connection: ledger.of_job(connection, job.id, newest=newest))
+
+    def effect_count(self, job: Job) -> int:
+        """How many effects a job has."""
+        return self.read(lambda connection: ledger.how_many(connection, job.id))
 
     def reviews(self, job: Job | None = None) -> list[Review]:
         """A job's reviews; without a job, every open one."""

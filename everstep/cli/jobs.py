@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
     from everstep.checkpoints.store import Store
 
+SHOWN_EFFECTS = 50
 STATUSES = ("pending", "running", "retry", "review", "done", "failed")
 
 
@@ -76,9 +77,10 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
+@click.option("--all-effects", is_flag=True, help=f"Every effect of the job, not only its newest {SHOWN_EFFECTS}.")
 @store_option
 @json_option
-def show(job_id: str, store_url: str, as_json: bool) -> None:
+def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
     """Show a job: state, steps, attempts, effects, reviews, evidence, and what to do next.
 
     JOB is an id, or its first characters as long as they fit one job only.
@@ -88,7 +90,9 @@ def show(job_id: str, store_url: str, as_json: bool) -> None:
         job = store.job(job_id)
         view = job_view(job, store.accounts([job]).get(job.id))
         reviews = store.reviews(job)
-        view["effects"] = [effect_view(effect) for effect in store.effects(job)]
+        newest = None if all_effects else SHOWN_EFFECTS
+        view["effects"] = [effect_view(effect) for effect in store.effects(job, newest=newest)]
+        view["effects_count"] = store.effect_count(job)
         view["reviews"] = [review_view(review, job.public_id) for review in reviews]
         view["evidence"] = store.evidence(job)
         view["acceptance"] = acceptance_view(job, view["evidence"])
@@ -131,8 +135,10 @@ def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
         click.echo(f"error      {text(error.get('type') or error['code'])}: {text(error['message'], 500)}")
         if error.get("where"):
             click.echo(f"           {text(error['where'], 2000)}")
+    shown, effects = len(view["effects"]), view["effects_count"]
+    left_out = f" (the newest {shown} of {effects}; all of them: --all-effects)" if shown < effects else ""
     for title, rows in (
-        ("effects", [_effect_line(effect) for effect in view["effects"]]),
+        (f"effects{left_out}", [_effect_line(effect) for effect in view["effects"]]),
         ("reviews", [_review_line(review) for review in view["reviews"]]),
         ("evidence", [f"{row['at']}  {row['kind']}: {text(row['detail'], 160)}" for row in view["evidence"]]),
         ("history", [_event_line(event) for event in view["events"]]),

@@ -42,24 +42,38 @@ def upgrade() -> None:
     op.create_table(
         "runs",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("run_id", sa.String(), nullable=False),
         sa.Column("job_id", sa.Integer(), nullable=False),
         sa.Column("thread_id", sa.String(), nullable=False),
         sa.Column("assistant_id", sa.String(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
         sa.Column("metadata_json", sa.Text(), server_default="{}", nullable=False),
+        sa.Column("kwargs_json", sa.Text(), nullable=False),
         sa.Column("multitask_strategy", sa.String(), nullable=False),
         sa.Column("webhook", sa.Text(), nullable=True),
         sa.Column("delete_thread", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("rolled_back", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("values_json", sa.Text(), nullable=True),
+        sa.Column("error_json", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("updated_at", sa.BigInteger(), nullable=False),
+        sa.Column("started_at", sa.BigInteger(), nullable=True),
+        sa.Column("ended_at", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "status IN ('pending', 'running', 'error', 'success', 'timeout', 'interrupted')", name="ck_runs_status"
+        ),
         sa.ForeignKeyConstraint(["job_id"], ["agent_jobs.id"]),
         sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("job_id"),
+        sa.UniqueConstraint("run_id"),
         sqlite_autoincrement=True,
     )
     op.create_index("idx_runs_thread", "runs", ["thread_id", "id"])
-    op.create_index("ix_runs_assistant_id", "runs", ["assistant_id"])
+    op.create_index("ix_runs_job_id", "runs", ["job_id"])
     op.create_table(
         "events",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
         sa.Column("job_id", sa.Integer(), nullable=False),
+        sa.Column("run_id", sa.String(), nullable=False),
         sa.Column("thread_id", sa.String(), nullable=False),
         sa.Column("claim_no", sa.Integer(), nullable=False),
         sa.Column("method", sa.String(), nullable=False),
@@ -70,8 +84,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         sqlite_autoincrement=True,
     )
-    op.create_index("idx_events_job", "events", ["job_id", "id"])
+    op.create_index("idx_events_run", "events", ["run_id", "id"])
     op.create_index("idx_events_thread", "events", ["thread_id", "id"])
+    op.create_index("ix_events_job_id", "events", ["job_id"])
     op.create_table(
         "assistants",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
