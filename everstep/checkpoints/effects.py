@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, func, insert, or_, select, update
 
 from everstep.checkpoints import claims, jobs
 from everstep.checkpoints.schema import agent_jobs, reviews

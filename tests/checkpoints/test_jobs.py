@@ -143,7 +143,7 @@ def test_a_job_is_found_by_a_prefix_that_fits_one(store: Store) -> None:
     assert store.job(first.public_id.upper()) == first
     unique = next(n for n in range(36) if first.public_id[:n] != second.public_id[:n])
     assert store.job(first.public_id[:unique]) == first
-    for wrong in ("", first.public_id[: unique - 1], "%", "_" * 36, "x"):
+    for wrong in ("", first.public_id[: unique - 1], "%", "_" * 36, "x", f"{first.public_id[:8]}0", "-", "\0", "é"):
         with pytest.raises(JobNotFound):
             store.job(wrong)
 

@@ -13,6 +13,7 @@ from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.store import Store
 from tests.cli.conftest import STATUSES, Prepared
 from tests.cli.folder import TIME, Folder, is_refused, times
+from tests.support.record import begin_effect, begin_running
 
 TEXT, NUMBER, MAYBE_TEXT, ANY = (str,), (int,), (str, type(None)), (object,)
 
@@ -74,6 +75,7 @@ REVIEW: dict[str, tuple[type, ...]] = {
 SHOWN: dict[str, tuple[type, ...]] = {
     **JOB,
     "effects": (list,),
+    "effects_count": NUMBER,
     "reviews": (list,),
     "evidence": (list,),
     "events": (list,),
@@ -194,6 +196,22 @@ def test_show_tells_everything_of_a_job(prepared: Prepared) -> None:
     (unknown,) = lost["effects"]
     assert (unknown["state"], lost["reviews"][0]["kind"]) == ("unknown", "effect")
     assert lost["reviews"][0]["id"] in lost["next_action"]
+
+
+def test_show_shows_the_newest_fifty_effects_and_how_many_there_are(folder: Folder) -> None:
+    """Of a job with many effects `show` shows the newest 50 and the number of all; `--all-effects` shows every one."""
+    with Store.open(folder.url) as store:
+        store.enqueue("count", {"log": []})
+        job = begin_running(store)
+        for number in range(53):
+            begin_effect(store, job, f"key {number}")
+    newest, every = folder.all_json(("show", job.public_id), ("show", job.public_id, "--all-effects"))
+    assert [effect["key"] for effect in newest["effects"]] == [f"key {number}" for number in range(3, 53)]
+    assert [effect["key"] for effect in every["effects"]] == [f"key {number}" for number in range(53)]
+    assert newest["effects_count"] == every["effects_count"] == 53
+    few, all_ = folder.all(("show", job.public_id), ("show", job.public_id, "--all-effects"))
+    assert "effects (the newest 50 of 53; all of them: --all-effects)\n" in few.out
+    assert "\neffects\n" in all_.out
 
 
 def test_show_takes_the_beginning_of_an_id(prepared: Prepared) -> None:
