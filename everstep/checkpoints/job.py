@@ -37,6 +37,7 @@ class Job:
         suspect: Workers in a row that died while they ran it beside others; see `deaths`.
         announced_at: When its arrival among the dead letters was told; see `dead_letters`.
         run_json: How it runs on a thread that it may share with other jobs; None: alone, on its own; see `runs`.
+        webhook: Where it is told that the job ended or waits for a person; see `deliveries`.
     """
 
     id: int
@@ -85,6 +86,7 @@ class Job:
     suspect: int
     announced_at: int | None
     run_json: str | None
+    webhook: str | None
 
     @property
     def payload(self) -> Any:

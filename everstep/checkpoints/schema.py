@@ -88,6 +88,7 @@ agent_jobs = Table(
     Column("suspect", Integer, nullable=False, server_default="0"),
     Column("announced_at", BigInteger),
     Column("run_json", Text),
+    Column("webhook", Text),
     CheckConstraint(_one_of("status", STATUSES), name="ck_agent_jobs_status"),
     sqlite_autoincrement=True,
 )

@@ -246,6 +246,7 @@ def _share_threads() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.drop_constraint("agent_jobs_thread_id_key", "agent_jobs", type_="unique")
         op.add_column("agent_jobs", sa.Column("run_json", sa.Text()))
+        op.add_column("agent_jobs", sa.Column("webhook", sa.Text()))
     else:
         statuses = "status IN ('pending', 'running', 'retry', 'review', 'done', 'failed')"
         with op.batch_alter_table(
@@ -256,6 +257,7 @@ def _share_threads() -> None:
         ) as jobs:
             jobs.drop_constraint("uq_agent_jobs_thread_id", type_="unique")
             jobs.add_column(sa.Column("run_json", sa.Text()))
+            jobs.add_column(sa.Column("webhook", sa.Text()))
     op.create_index("idx_agent_jobs_thread", "agent_jobs", ["thread_id", "id"])
     running = sa.text("status = 'running'")
     op.create_index(
