@@ -89,6 +89,33 @@ def resume_value(value: Any, decision: str, answer: Any, reason: str | None) -> 
     return decision == "approve"
 
 
+def decision_of(resume: Any) -> tuple[str, Any, str | None]:
+    """The decision, its value and its reason in what a client resumes with, where no graph's code reads it.
+
+    `true` and `false` approve and reject; the forms of LangChain's middleware and of Agent Inbox are understood.
+
+    Raises:
+        ReviewAnswerInvalid: It is none of these.
+    """
+    if isinstance(resume, bool):
+        return ("approve" if resume else "reject"), MISSING, None
+    if isinstance(resume, Mapping) and "decisions" in resume:
+        resume = cast("Mapping[str, Any]", resume)["decisions"]
+    if isinstance(resume, list) and len(cast("list[Any]", resume)) == 1:
+        resume = cast("list[Any]", resume)[0]
+    one: Mapping[str, Any] = cast("Mapping[str, Any]", resume) if isinstance(resume, Mapping) else {}
+    said = str(one.get("type"))
+    kind = {given: decision for decision, given in _INBOX_TYPES.items()}.get(said, said)
+    if kind not in DECISIONS:
+        raise ReviewAnswerInvalid(
+            "this question takes a decision",
+            next_step='resume with true, false, or {"decisions": [{"type": "approve" or "reject"}]}',
+        )
+    value: Any = one.get("value", one.get("args", one.get("edited_action", MISSING)))
+    reason = one.get("message", one.get("reason"))
+    return kind, MISSING if value is None else value, reason if isinstance(reason, str) else None
+
+
 def _is_request(value: Any) -> bool:
     return _middleware_request(value) is not None or _inbox_request(value) is not None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
@@ -13,12 +13,15 @@ from sqlalchemy import ColumnElement, Connection, Engine, Table, bindparam, fals
 from sqlalchemy.dialects import postgresql, sqlite
 
 from everstep.checkpoints.statements import Statement
+from everstep.checkpoints.wake_ups import WORK
 from everstep.clock import Clock
 from everstep.errors import StoreUrlInvalid
 
 if TYPE_CHECKING:
     from everstep.checkpoints.saver import StepSaver
 
+EVENTS = "everstep_events"
+"""What one can be woken by: work that became ready, and new events of runs."""
 _NOTIFIED = "everstep.notified"
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 _LAST_ID = _FIRST_ID.replace("0", "f")
@@ -108,14 +111,14 @@ class Database(Protocol):
         """
         ...
 
-    def listen(self, wake: Callable[[], None]) -> AbstractContextManager[float]:
-        """While entered, call `wake` (on any thread) when a process may have made work ready.
+    def listen(self, wake: Callable[[], None], topic: str = WORK) -> AbstractContextManager[float]:
+        """While entered, call `wake` (on any thread) when a process may have made work ready, or written events.
 
-        Gives the seconds after which to look for work though nobody was woken.
+        Gives the seconds after which to look though nobody was woken.
         """
         ...
 
-    def ring(self) -> None:
+    def ring(self, topics: Iterable[str]) -> None:
         """Wake those who listen: a transaction that called `notify` is committed. Never waits, never fails."""
         ...
 
@@ -175,17 +178,17 @@ def has_id(column: ColumnElement[str], given: str) -> ColumnElement[bool]:
     return column.between(first, last) if _ID.fullmatch(first) else false()
 
 
-def notify(connection: Connection) -> None:
-    """Wake the workers of all processes when this transaction commits; where nothing can, they look by themselves."""
+def notify(connection: Connection, topic: str = WORK) -> None:
+    """Wake who listens in any process when this transaction commits; where nothing can, they look by themselves."""
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SELECT pg_notify('everstep', '')")
+        connection.exec_driver_sql(f"SELECT pg_notify('{topic}', '')")
     else:
-        connection.info[_NOTIFIED] = True
+        connection.info.setdefault(_NOTIFIED, set()).add(topic)
 
 
-def notified(connection: Connection) -> bool:
-    """Whether `notify` was called on this connection, and it is left to its owner to ring; asked once only."""
-    return connection.dialect.name != "postgresql" and bool(connection.info.pop(_NOTIFIED, False))
+def notified(connection: Connection) -> Collection[str]:
+    """What `notify` was called for on this connection, and it is left to its owner to ring; asked once only."""
+    return () if connection.dialect.name == "postgresql" else connection.info.pop(_NOTIFIED, ())
 
 
 def require_writable(connection: Connection) -> None:

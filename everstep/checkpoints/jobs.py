@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import NoResultFound
 
-from everstep.checkpoints import job_statements
+from everstep.checkpoints import deliveries, job_statements
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import has_id, notify
 from everstep.checkpoints.job import Job, from_row, job_of, with_columns
@@ -154,6 +154,13 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
         if not job_statements.move(connection, columns, rows):
             what = ", ".join(f"job {move.job.public_id}: claim {move.job.claim_no}" for move in moves)
             raise LostClaim(f"{what} is no longer its claim")
+    for move, after in zip(moves, moved, strict=True):
+        if move.job.run_json is not None:  # it may share its thread
+            from everstep.checkpoints import turns
+
+            turns.moved(connection, after, now=now, actor=actor)
+        if after.webhook is not None:
+            deliveries.tell(connection, after, now=now)
     if any(move.to in WAITING for move in moves):  # and who waits for a moment learns of another one
         notify(connection)
     return moved
@@ -237,9 +244,10 @@ def end(
             return transition(connection, job, "review", now=now, actor=actor, reason=reason, **wish)
         connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**wish))
         return get(connection, job.id)
-    if json.loads(last_words or "{}").get("code") == "rejected":
+    said = json.loads(last_words or "{}").get("code")
+    if said == "rejected":
         why = "rejected"
-    else:
+    elif said != "superseded":
         wish["error_json"] = json.dumps({"code": "cancelled", "message": f"cancelled by {actor}", "step": job.step})
     return fail(connection, job, now=now, actor=actor, reason=why, **wish)
 
@@ -286,10 +294,21 @@ def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
             job=job.public_id,
             status=job.status,
         )
+    if job.run_json is not None:
+        from everstep.checkpoints import turns
+
+        turns.require_last(connection, job)
     fresh = {"failures": 0, "worker_deaths": 0, "cancel_requested_at": None, "announced_at": None}
     return transition(
         connection, job, "pending", now=now, actor=actor, reason="redriven", next_run_at=now, error_json=None, **fresh
     )
+
+
+def set_due(connection: Connection, job: Job, due: int) -> None:
+    """Let a waiting job start at another moment, UTC milliseconds."""
+    changes = {"next_run_at": due, "due_rank": rank(job.priority, due)}
+    connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**changes))
+    notify(connection)
 
 
 def loose_digest(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from everstep.checkpoints import migrate
+from everstep.checkpoints.wake_ups import WORK
 from everstep.clock import Clock
 from everstep.errors import (
     BackupImpossible,
@@ -27,7 +28,7 @@ from everstep.errors import (
 
 try:
     import psycopg
-    from psycopg import conninfo, errors
+    from psycopg import conninfo, errors, sql
     from psycopg.rows import dict_row
     from psycopg_pool import ConnectionPool
 except ImportError as missing:
@@ -39,7 +40,6 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from everstep.checkpoints.saver import StepSaver
 
-CHANNEL = "everstep"
 DEFAULTS = {
     "application_name": "everstep",
     "connect_timeout": "5",
@@ -287,14 +287,14 @@ class Postgres:
         )
 
     @contextmanager
-    def listen(self, wake: Callable[[], None]) -> Generator[float]:
+    def listen(self, wake: Callable[[], None], topic: str = WORK) -> Generator[float]:
         stop = threading.Event()
 
         def hear() -> None:
             while not stop.is_set():
                 try:
                     with self._connect(READING) as connection:
-                        connection.execute(f"LISTEN {CHANNEL}")
+                        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(topic)))
                         wake()  # what was told before it listened
                         while not stop.is_set():
                             for _ in connection.notifies(timeout=_LISTEN_S, stop_after=1):
@@ -308,7 +308,7 @@ class Postgres:
         finally:
             stop.set()  # it ends by itself, within `_LISTEN_S`
 
-    def ring(self) -> None:
+    def ring(self, topics: Iterable[str]) -> None:
         pass  # the server did, as it committed
 
     def close(self) -> None:

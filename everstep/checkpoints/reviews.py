@@ -176,6 +176,7 @@ def answer(
     reason: str | None = None,
     by: str,
     now: int,
+    as_given: bool = False,
 ) -> tuple[Review, jobs.Job]:
     """Answer a review, once, and let its job go on.
 
@@ -187,19 +188,22 @@ def answer(
         reason: Why, in the person's words.
         by: Who answers.
         now: UTC milliseconds.
+        as_given: The value is what the graph is resumed with, whatever the shape of its question.
 
     Raises:
         ReviewAnswered: It was answered before, or its job ended; the error shows the first answer.
         ReviewAnswerInvalid: This kind of review does not take this answer.
     """
-    if decision not in answers.choices(review.kind, review.value):
+    if not as_given and decision not in answers.choices(review.kind, review.value):
         raise ReviewAnswerInvalid(
             f"a review of kind {review.kind} does not take {decision!r}",
             next_step=f"it takes: {', '.join(answers.choices(review.kind, review.value))}",
             review=review.public_id,
         )
     job = jobs.lock(connection, review.job_id)
-    resume = answers.resume_value(review.value, decision, value, reason) if review.kind == "interrupt" else None
+    resume = value if as_given else None
+    if review.kind == "interrupt" and not as_given:
+        resume = answers.resume_value(review.value, decision, value, reason)
     back = answers.words(value, reason) if review.kind == "policy" and decision == "respond" else None
     changed = connection.execute(
         update(table)
@@ -231,6 +235,25 @@ def answer(
     if back is not None:
         job = _give_back(connection, job, review, back, now)
     return find(connection, review.public_id), _move_on(connection, job, review, decision, reason, by, now)
+
+
+def client_id(review: Review) -> str:
+    """What a client names a question by: the interrupt's own id, or else the review's."""
+    return review.subject if review.kind == "interrupt" else review.public_id
+
+
+def answer_for_client(
+    connection: Connection, review: Review, value: Any, *, by: str, now: int
+) -> tuple[Review, jobs.Job]:
+    """Answer with what a client resumes with: for an interrupt as it is, for other kinds as their decision.
+
+    Raises:
+        As `answer`.
+    """
+    if review.kind == "interrupt":
+        return answer(connection, review, decision="respond", value=value, by=by, now=now, as_given=True)
+    decision, given, reason = answers.decision_of(value)
+    return answer(connection, review, decision=decision, value=given, reason=reason, by=by, now=now)
 
 
 def _give_back(connection: Connection, job: jobs.Job, review: Review, words: str, now: int) -> jobs.Job:

@@ -7,7 +7,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from everstep.checkpoints import migrate
-from everstep.checkpoints.wake_ups import WakeUps
+from everstep.checkpoints.wake_ups import WORK, WakeUps
 from everstep.clock import Clock, SystemClock
 from everstep.errors import BackupImpossible, EverstepError, StoreCorrupt, StoreNotFound, StoreUnavailable
 
@@ -108,12 +108,13 @@ class Sqlite:
         backup(self.path, target)
 
     @contextmanager
-    def listen(self, wake: Callable[[], None]) -> Generator[float]:
-        with self._wake_ups.listen(wake) as possible:
+    def listen(self, wake: Callable[[], None], topic: str = WORK) -> Generator[float]:
+        with self._wake_ups.listen(wake, topic) as possible:
             yield self.listening_poll_s if possible else self.poll_s
 
-    def ring(self) -> None:
-        self._wake_ups.ring()
+    def ring(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._wake_ups.ring(topic)
 
     def close(self) -> None:
         self._wake_ups.close()

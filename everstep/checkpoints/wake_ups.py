@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+WORK = "everstep"
 POSSIBLE = hasattr(socket, "AF_UNIX") and hasattr(os, "O_DIRECTORY")
 LEFTOVER_S = 10.0
 """From which age a socket with nobody behind it is a leftover, and not one that is being bound."""
@@ -64,11 +65,11 @@ class WakeUps:
             self._name = hashlib.sha256(f"{file.st_dev}:{file.st_ino}".encode()).hexdigest()[:12]
         return self._name
 
-    def ring(self) -> None:
-        """Wake all that listen; for the one thread that commits. Never waits, never fails."""
+    def ring(self, topic: str = WORK) -> None:
+        """Wake all that listen for a topic; for the one thread that commits. Never waits, never fails."""
         with suppress(OSError), _opened() as (place, descriptor):
             for name in os.listdir(descriptor):
-                if name.startswith(self.name):
+                if name.startswith(f"{self.name}-{topic}-"):
                     if self._sender is None:
                         self._sender = _socket()
                         self._sender.setblocking(False)
@@ -80,14 +81,14 @@ class WakeUps:
                         pass
 
     @contextmanager
-    def listen(self, wake: Callable[[], None]) -> Generator[bool]:
-        """While entered, call `wake` on a thread of its own when somebody rings.
+    def listen(self, wake: Callable[[], None], topic: str = WORK) -> Generator[bool]:
+        """While entered, call `wake` on a thread of its own when somebody rings for the topic.
 
         Yields:
             Whether that is possible here.
         """
         try:
-            receiver, path = self._bind()
+            receiver, path = self._bind(topic)
         except OSError:
             yield False
             return
@@ -122,12 +123,12 @@ class WakeUps:
             self._sender.close()
             self._sender = None
 
-    def _bind(self) -> tuple[socket.socket, Path]:
+    def _bind(self, topic: str) -> tuple[socket.socket, Path]:
         with suppress(FileExistsError):
             folder().mkdir(mode=0o700)
         with _opened() as (place, descriptor):
             _sweep(place, descriptor)
-            path = place / f"{self.name}-{os.getpid()}-{secrets.token_hex(4)}"
+            path = place / f"{self.name}-{topic}-{os.getpid()}-{secrets.token_hex(4)}"
             receiver = _socket()
             try:
                 receiver.bind(str(path))

@@ -142,7 +142,7 @@ class Writer:
         again, apart = 0, False
         while True:
             outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
-            made_ready = False
+            told_of: set[str] = set()
             failure: BaseException | None = None
             try:
                 with connection.begin():
@@ -154,7 +154,7 @@ class Writer:
                             if apart:
                                 connection.exec_driver_sql("RELEASE SAVEPOINT operation")
                             outcomes.append((future, result, None))
-                            made_ready |= notified(connection)
+                            told_of.update(notified(connection))
                         except BaseException as error:
                             failure = error
                             notified(connection)  # what it told of is undone
@@ -185,8 +185,8 @@ class Writer:
                     raise
                 return
             self.commits += 1
-            if made_ready:
-                self._database.ring()
+            if told_of:
+                self._database.ring(told_of)
             for future, result, own in outcomes:
                 if own is None:
                     future.set_result(result)

@@ -54,6 +54,27 @@ class SecretInPayload(EverstepError):
     exit_code = EX_USAGE
 
 
+class ThreadNotFound(EverstepError):
+    """There is no thread with this id."""
+
+    code = "thread_not_found"
+    exit_code = EX_NOINPUT
+
+
+class ThreadBusy(EverstepError):
+    """Something is under way on the thread, or waits for a person, and what was asked for cannot wait for it."""
+
+    code = "thread_busy"
+    exit_code = EX_DATAERR
+
+
+class RunNotFound(EverstepError):
+    """There is no run with this id."""
+
+    code = "run_not_found"
+    exit_code = EX_NOINPUT
+
+
 class ReviewNotFound(EverstepError):
     """No review has this id."""
 
@@ -87,3 +108,24 @@ class PriceNotFound(EverstepError):
 
     code = "price_not_found"
     exit_code = EX_NOINPUT
+
+
+class ScheduleInvalid(EverstepError):
+    """A schedule's cron expression, time zone or another part of it cannot be used."""
+
+    code = "schedule_invalid"
+    exit_code = EX_USAGE
+
+
+class ScheduleNotFound(EverstepError):
+    """No schedule has this name or id."""
+
+    code = "schedule_not_found"
+    exit_code = EX_NOINPUT
+
+
+class ScheduleExists(EverstepError):
+    """There is a schedule of this name already, or it is kept by `everstep.toml`."""
+
+    code = "schedule_exists"
+    exit_code = EX_DATAERR

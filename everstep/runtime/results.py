@@ -11,6 +11,8 @@ from datetime import date, time
 from enum import Enum
 from typing import Any, cast
 
+from langgraph.types import Interrupt
+
 MAX_DEPTH = 100
 TEXT_BYTES = 4096
 
@@ -36,6 +38,10 @@ def json_ready(value: Any, depth: int = MAX_DEPTH) -> Any:
         return [json_ready(item, depth - 1) for item in cast("list[Any]", value)]
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()
+    if isinstance(value, Interrupt):  # as LangGraph's clients know it
+        told = {"value": json_ready(value.value, depth - 1), "id": value.id}
+        schema = getattr(value, "response_schema", None)
+        return told if schema is None else {**told, "response_schema": json_ready(schema, depth - 1)}
     if hasattr(value, "model_dump"):
         return json_ready(value.model_dump(), depth - 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -64,7 +64,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def raw_ear(record: Path) -> Generator[socket.socket]:
     """A socket beside those of the ones that listen, so that a test sees each datagram."""
     with Ear(record).open(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as raw:
-        path = wake_ups.folder() / f"{WakeUps(record).name}-raw"
+        path = wake_ups.folder() / f"{WakeUps(record).name}-everstep-raw"
         raw.bind(str(path))
         raw.setblocking(False)
         yield raw

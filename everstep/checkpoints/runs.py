@@ -1,0 +1,367 @@
+"""Runs: what LangGraph's clients start, watch and cancel. See `turns` for how they hang together with jobs.
+
+A run on a thread begins a job of its own; a run that answers the thread's open questions, or steers a thread that has
+paused, goes on with the job that paused, whose effects, budget and history stay its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from sqlalchemy import Connection, RowMapping, and_, insert, select, update
+
+from everstep.checkpoints import answers, effects, jobs, reviews, services, turns
+from everstep.checkpoints.database import notify
+from everstep.checkpoints.job import Job
+from everstep.checkpoints.policy import JobPolicy
+from everstep.checkpoints.reviews import Review
+from everstep.checkpoints.schema import agent_jobs, threads
+from everstep.checkpoints.schema import runs as table
+from everstep.checkpoints.turns import GOING, NOT_YET
+from everstep.clock import uuid7
+from everstep.errors import JobStateConflict, ReviewAnswerInvalid, RunNotFound, ThreadBusy, ThreadNotFound
+
+Strategy = Literal["enqueue", "reject", "interrupt", "rollback"]
+NO_ANSWER: Any = answers.MISSING
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run, as it was asked for; everything is JSON data.
+
+    Attributes:
+        graph: Name of the graph.
+        assistant_id: The assistant it is of.
+        input: What the graph starts with; None: go on from where the thread stands.
+        command: `update`, `goto` and `resume`, as of LangGraph's `Command`; it wins over `input`.
+        config: `tags`, `recursion_limit` and `configurable`.
+        context: The run's static context.
+        checkpoint: Where to fork the thread: `checkpoint_id` and `checkpoint_ns`.
+        interrupt_before: Nodes to pause before, or `*`.
+        interrupt_after: Nodes to pause after, or `*`.
+        stream_mode: What is written to the event log.
+        stream_subgraphs: Whether what subgraphs emit is, too.
+        metadata: What the caller wants to find it by.
+        strategy: What happens if the thread is busy.
+        delay_s: Seconds before which it does not start.
+        webhook: Where its end is told.
+        delete_thread: Whether the thread goes when it is over.
+        priority: 0 (can wait) to 10 (urgent).
+        max_attempts: Failures in a row, without progress between them, after which it has failed.
+        kwargs: The request as its caller sees it again.
+    """
+
+    graph: str
+    assistant_id: str
+    input: Any = None
+    command: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Any = None
+    checkpoint: Mapping[str, Any] | None = None
+    interrupt_before: Sequence[str] | str | None = None
+    interrupt_after: Sequence[str] | str | None = None
+    stream_mode: Sequence[str] = ("values",)
+    stream_subgraphs: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    strategy: Strategy = "enqueue"
+    delay_s: float = 0.0
+    webhook: str | None = None
+    delete_thread: bool = False
+    priority: int = jobs.DEFAULT_PRIORITY
+    max_attempts: int = jobs.DEFAULT_MAX_ATTEMPTS
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def how(self, run_id: str, now: int) -> dict[str, Any]:
+        """What is stored of it with its job (`run_json`), for whoever runs it."""
+        how: dict[str, Any] = {
+            "run_id": run_id,
+            "assistant_id": self.assistant_id,
+            "config": dict(self.config),
+            "context": self.context,
+            "checkpoint": self.checkpoint,
+            "interrupt_before": self.interrupt_before,
+            "interrupt_after": self.interrupt_after,
+            "stream_mode": list(self.stream_mode),
+            "stream_subgraphs": self.stream_subgraphs,
+        }
+        if self.delay_s:
+            how["not_before"] = now + int(self.delay_s * 1000)
+        steering = {name: value for name, value in (self.command or {}).items() if name in ("update", "goto")}
+        if steering:
+            how["command"] = steering
+        return how
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row of `runs`; times are UTC milliseconds."""
+
+    id: int
+    run_id: str
+    job_id: int
+    thread_id: str
+    assistant_id: str
+    status: str
+    metadata_json: str
+    kwargs_json: str
+    multitask_strategy: str
+    webhook: str | None
+    delete_thread: int
+    rolled_back: int
+    values_json: str | None
+    error_json: str | None
+    created_at: int
+    updated_at: int
+    started_at: int | None
+    ended_at: int | None
+
+
+def find(connection: Connection, run_id: str) -> Run:
+    """The run by its id.
+
+    Raises:
+        RunNotFound: There is none.
+    """
+    row = connection.execute(select(table).where(table.c.run_id == run_id)).mappings().first()
+    if row is None:
+        raise RunNotFound(f"no run has the id {run_id!r}", next_step="list the runs of its thread", run=run_id)
+    return Run(**row)
+
+
+def of_thread(
+    connection: Connection, thread_id: str, *, status: str | None = None, limit: int = 10, offset: int = 0
+) -> list[Run]:
+    """A thread's runs, newest first."""
+    query = select(table).where(table.c.thread_id == thread_id)
+    if status is not None:
+        query = query.where(table.c.status == status)
+    rows = connection.execute(query.order_by(table.c.id.desc()).limit(limit).offset(offset)).mappings()
+    return [Run(**row) for row in rows]
+
+
+def create(
+    connection: Connection,
+    request: RunRequest,
+    *,
+    thread_id: str,
+    owner: str,
+    now: int,
+    actor: str,
+    policy: JobPolicy | None = None,
+) -> Run:
+    """Admit a run to a thread that exists.
+
+    Args:
+        connection: The write transaction.
+        request: What is asked for.
+        thread_id: The thread.
+        owner: Whose it is.
+        now: UTC milliseconds.
+        actor: Who asks, for the job's history.
+        policy: What a job of it may use and must pass.
+
+    Raises:
+        ThreadNotFound: There is no such thread.
+        ThreadBusy: Something is under way on it and the strategy is `reject`; or a person must say first what became
+            of an effect.
+        JobStateConflict: It answers a question that nobody asks.
+        ReviewAnswerInvalid: Several questions wait, and the answer does not say which it is for.
+    """
+    locked = select(threads).where(threads.c.thread_id == thread_id).with_for_update()
+    if connection.execute(locked).first() is None:
+        raise ThreadNotFound(f"Thread {thread_id} not found", next_step="create it first", thread=thread_id)
+    on_thread = select(agent_jobs).where(agent_jobs.c.thread_id == thread_id).order_by(agent_jobs.c.id)
+    live = [
+        jobs.job_of(row)
+        for row in connection.execute(on_thread.where(agent_jobs.c.status.in_((*GOING, "review")))).mappings()
+    ]
+    going = [job for job in live if job.status in GOING]
+    paused = next((job for job in live if job.status == "review"), None)
+    answer = (request.command or {}).get("resume", NO_ANSWER)
+    if answer is not NO_ANSWER and (paused is None or going):
+        raise JobStateConflict(
+            "no question waits for an answer on this thread",
+            next_step="look at the thread's state: it was answered before, or the run still goes on",
+            thread=thread_id,
+        )
+    if paused is not None and not going and (request.command or request.input is None) and request.checkpoint is None:
+        return _continue(connection, request, paused, answer, now, actor)
+    if going and request.strategy == "reject":
+        raise ThreadBusy(
+            "Thread is already running a task. Wait for it to finish or choose a different multitask strategy.",
+            thread=thread_id,
+        )
+    if paused is not None and not turns.supersede(connection, paused, now=now):
+        raise ThreadBusy(
+            f"job {paused.public_id} on this thread waits for a person to say whether an effect of it happened",
+            next_step=f"everstep show {paused.public_id}",
+            thread=thread_id,
+            job=paused.public_id,
+        )
+    if going and request.strategy in ("interrupt", "rollback"):
+        for job in going:
+            _give_way(connection, job, request.strategy, now, actor)
+    return _begin(connection, request, thread_id, owner, now, actor, policy, waits=bool(going))
+
+
+def cancel(connection: Connection, run: Run, *, now: int, actor: str, rollback: bool = False) -> Run:
+    """Cancel a run: at once when nothing runs it, otherwise as a request its worker acknowledges.
+
+    One that is over already stays as it is. `rollback` marks it for `rolled_back`, which takes its steps away.
+    """
+    if run.ended_at is None:
+        job = jobs.lock(connection, run.job_id)
+        if rollback:
+            connection.execute(update(table).where(table.c.id == run.id).values(rolled_back=1))
+        jobs.cancel(connection, job, now=now, actor=actor)
+    return find(connection, run.run_id)
+
+
+def to_roll_back(connection: Connection, thread_id: str) -> list[str]:
+    """Runs of a thread that are over and whose steps are to be taken away before the next one starts."""
+    marked = and_(table.c.thread_id == thread_id, table.c.rolled_back == 1, table.c.ended_at.is_not(None))
+    return list(connection.execute(select(table.c.run_id).where(marked)).scalars())
+
+
+def rolled_back(connection: Connection, run_ids: Sequence[str]) -> None:
+    """Note that their steps are gone."""
+    connection.execute(update(table).where(table.c.run_id.in_(run_ids)).values(rolled_back=2))
+
+
+def _give_way(connection: Connection, job: Job, strategy: str, now: int, actor: str) -> None:
+    if strategy == "rollback":
+        of_job = and_(table.c.job_id == job.id, table.c.ended_at.is_(None))
+        connection.execute(update(table).where(of_job).values(rolled_back=1))
+    if job.cancel_requested_at is None:
+        jobs.cancel(connection, jobs.lock(connection, job.id), now=now, actor=actor)
+
+
+def _begin(
+    connection: Connection,
+    request: RunRequest,
+    thread_id: str,
+    owner: str,
+    now: int,
+    actor: str,
+    policy: JobPolicy | None,
+    *,
+    waits: bool,
+) -> Run:
+    """A job of its own."""
+    run_id, policy = uuid7(now), policy or JobPolicy()
+    how = request.how(run_id, now)
+    if (
+        waits
+        and not connection.execute(
+            select(agent_jobs.c.id).where(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status.in_(GOING)).limit(1)
+        ).first()
+    ):
+        waits = False  # what was under way had not begun, and is cancelled
+    due = NOT_YET if waits else max(now, how.get("not_before", 0))
+    payload = json.dumps(request.input)
+    values: dict[str, Any] = {
+        "public_id": run_id,
+        "idempotency_key": f"run:{run_id}",
+        "payload_digest": jobs.loose_digest({"graph": request.graph, "input": request.input}),
+        "payload_json": payload,
+        "owner": owner,
+        "graph": request.graph,
+        "thread_id": thread_id,
+        "workflow_version": "1",
+        "status": "pending",
+        "priority": request.priority,
+        "max_attempts": request.max_attempts,
+        "next_run_at": due,
+        "due_rank": jobs.rank(request.priority, due),
+        "concurrency_key": policy.concurrency_key,
+        "budget_json": policy.budget and json.dumps(policy.budget.as_dict()),
+        "acceptance_json": policy.acceptance and json.dumps(policy.acceptance.as_dict()),
+        "run_json": json.dumps(how),
+        "created_at": now,
+        "updated_at": now,
+    }
+    row_id = connection.execute(insert(agent_jobs).values(**values).returning(agent_jobs.c.id)).scalar_one()
+    job = jobs.get(connection, row_id)
+    services.need(connection, job.id, policy.services, now=now)
+    jobs.note_created(connection, job, now=now, actor=actor)
+    _insert(connection, request, job, run_id, now)
+    busy = {"status": "busy", "graph": request.graph, "assistant_id": request.assistant_id, "updated_at": now}
+    connection.execute(update(threads).where(threads.c.thread_id == thread_id).values(**busy))
+    notify(connection)
+    return find(connection, run_id)
+
+
+def _continue(connection: Connection, request: RunRequest, paused: Job, answer: Any, now: int, actor: str) -> Run:
+    """The job that paused goes on: with answers, or as the command says."""
+    job = jobs.lock(connection, paused.id)
+    asked = [review for review in reviews.of_job(connection, job.id) if review.status == "open"]
+    given = _assigned(asked, answer) if answer is not NO_ANSWER else []
+    steers = any(name in (request.command or {}) for name in ("update", "goto"))
+    if steers and effects.unsettled(connection, job.id):
+        raise ThreadBusy(
+            f"job {job.public_id} on this thread waits for a person to say whether an effect of it happened",
+            next_step=f"everstep show {job.public_id}",
+            thread=job.thread_id,
+            job=job.public_id,
+        )
+    run_id = uuid7(now)
+    how = request.how(run_id, now)
+    changes: dict[str, Any] = {"run_json": json.dumps(how)}
+    if steers:
+        changes["input_applied"] = 0
+    connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**changes))
+    _insert(connection, request, job, run_id, now)
+    for review, value in given:
+        reviews.answer_for_client(connection, review, value, by=actor, now=now)
+    if answer is NO_ANSWER:
+        for review in asked:
+            if review.kind == "breakpoint":
+                reviews.answer(connection, review, decision="approve", by=actor, now=now)
+        if steers:
+            reviews.close_all(connection, job.id, now=now)
+    job = jobs.get(connection, job.id)
+    if job.status == "review":  # an answer alone would have let it go on
+        changes = {"next_run_at": now, "error_json": None, "failures": 0, "attempts": max(job.attempts - 1, 0)}
+        jobs.transition(connection, job, "pending", now=now, actor=actor, reason="goes on by a run", **changes)
+    return find(connection, run_id)
+
+
+def _assigned(asked: Sequence[Review], answer: Any) -> list[tuple[Review, Any]]:
+    """Which question an answer is for: named by id, or the only one."""
+    by_id = {reviews.client_id(review): review for review in asked}
+    named = cast("Mapping[str, Any]", answer) if isinstance(answer, Mapping) else {}
+    if named and set(named) <= set(by_id):
+        return [(by_id[name], value) for name, value in named.items()]
+    if len(by_id) == 1:
+        return [(next(iter(by_id.values())), answer)]
+    raise ReviewAnswerInvalid(
+        f"{len(by_id)} questions wait on this thread, and the answer does not say which it is for",
+        next_step="resume with an object of answers by interrupt id",
+        interrupts=sorted(by_id),
+    )
+
+
+def _insert(connection: Connection, request: RunRequest, job: Job, run_id: str, now: int) -> None:
+    values = {
+        "run_id": run_id,
+        "job_id": job.id,
+        "thread_id": job.thread_id,
+        "assistant_id": request.assistant_id,
+        "status": "pending",
+        "metadata_json": json.dumps(dict(request.metadata)),
+        "kwargs_json": json.dumps(dict(request.kwargs)),
+        "multitask_strategy": request.strategy,
+        "webhook": request.webhook,
+        "delete_thread": int(request.delete_thread),
+        "created_at": now,
+        "updated_at": now,
+    }
+    connection.execute(insert(table).values(**values))
+
+
+def row(run: RowMapping) -> Run:
+    """The dataclass for a row."""
+    return Run(**run)

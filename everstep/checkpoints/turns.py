@@ -1,0 +1,232 @@
+"""Whose turn it is on a thread that several jobs share, and what its runs and the thread itself are told of a job.
+
+A run is the part of a job from an input, or a person's answer, to its next pause or its end: what LangGraph's clients
+see of it. Every change of a job's status comes through `moved`, in its own transaction, so neither a run's status nor
+the thread's is ever ahead of the job, and the next job starts when the one before it is over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, func, insert, select, update
+
+from everstep.checkpoints import events
+from everstep.checkpoints.events import Emitted
+from everstep.checkpoints.job import Job
+from everstep.checkpoints.schema import agent_jobs, reviews, runs, threads
+from everstep.clock import uuid7
+from everstep.errors import JobStateConflict
+
+NOT_YET = 253_402_300_799_000
+"""When a job is due whose turn it is not: in the last second of the year 9999, UTC milliseconds."""
+GOING = ("pending", "retry", "running")
+ASKING = frozenset({"interrupt", "breakpoint"})
+"""Kinds of reviews that the graph itself asked for: its run came to what it was to come to."""
+
+_STATUS = {"pending": "pending", "retry": "pending", "running": "running", "done": "success"}
+
+
+def open_run(connection: Connection, job_id: int) -> RowMapping | None:
+    """The run of a job that is not over."""
+    query = select(runs).where(runs.c.job_id == job_id, runs.c.ended_at.is_(None)).order_by(runs.c.id.desc()).limit(1)
+    return connection.execute(query).mappings().first()
+
+
+def tell_values(connection: Connection, job: Job, told: Mapping[str, Any]) -> None:
+    """Note what a job came to, for its run and its thread, before its status changes.
+
+    Args:
+        connection: The write transaction.
+        job: The job.
+        told: JSON texts: `values_json`, its output; `state_json`, all of its state; `interrupts_json`, what it waits
+            for, by task.
+    """
+    run = open_run(connection, job.id)
+    if run is not None and "values_json" in told:
+        connection.execute(update(runs).where(runs.c.id == run["id"]).values(values_json=told["values_json"]))
+    of_thread = {"values_json": told.get("state_json"), "interrupts_json": told.get("interrupts_json")}
+    known = {name: value for name, value in of_thread.items() if value is not None}
+    if known:
+        connection.execute(update(threads).where(threads.c.thread_id == job.thread_id).values(**known))
+
+
+def moved(connection: Connection, after: Job, *, now: int, actor: str) -> None:
+    """A job that may share its thread changed its status: tell its run and its thread, and let the next one start.
+
+    Args:
+        connection: The write transaction, which holds the job's row.
+        after: The job as it is.
+        now: UTC milliseconds.
+        actor: Who did it.
+    """
+    run = open_run(connection, after.id)
+    if after.status in GOING:
+        if run is None:  # a person lets it go on
+            run = go_on(connection, after, now=now, actor=actor)
+        _progress(connection, run, after, now)
+        return
+    status, error = _verdict(connection, after)
+    if run is not None:
+        _end_run(connection, run, after, status, error, now)
+    _tell_thread(connection, after, status, error, now)
+    if after.status == "review":
+        _make_way(connection, after, now)
+    else:
+        start_next(connection, after.thread_id, now=now)
+
+
+def go_on(connection: Connection, job: Job, *, now: int, actor: str) -> RowMapping:
+    """A run for a job that goes on though no client asked: a person answered, retried, or raised its budget."""
+    last = (
+        connection.execute(select(runs).where(runs.c.job_id == job.id).order_by(runs.c.id.desc()).limit(1))
+        .mappings()
+        .first()
+    )
+    how = json.loads(job.run_json or "{}")
+    values = {
+        "run_id": uuid7(now),
+        "job_id": job.id,
+        "thread_id": job.thread_id,
+        "assistant_id": how.get("assistant_id", "" if last is None else last["assistant_id"]),
+        "status": "pending",
+        "metadata_json": json.dumps({"continued_by": actor}),
+        "kwargs_json": json.dumps({"input": None, "command": None}),
+        "multitask_strategy": "enqueue",
+        "webhook": None if last is None else last["webhook"],
+        "created_at": now,
+        "updated_at": now,
+    }
+    connection.execute(insert(runs).values(**values))
+    how["run_id"] = values["run_id"]
+    connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(run_json=json.dumps(how)))
+    found = open_run(connection, job.id)
+    assert found is not None
+    return found
+
+
+def start_next(connection: Connection, thread_id: str, *, now: int) -> None:
+    """If nothing is under way on a thread, let the job that has waited longest start."""
+    from everstep.checkpoints import jobs
+
+    going = select(agent_jobs).where(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status.in_(GOING))
+    found = [jobs.job_of(row) for row in connection.execute(going.order_by(agent_jobs.c.id)).mappings()]
+    waiting = [job for job in found if job.next_run_at >= NOT_YET]
+    if not waiting or len(waiting) < len(found):
+        return
+    first = waiting[0]
+    due = max(now, json.loads(first.run_json or "{}").get("not_before") or 0)
+    jobs.set_due(connection, first, due)
+
+
+def require_last(connection: Connection, job: Job) -> None:
+    """Refuse to go on with a job whose thread has gone on without it.
+
+    Raises:
+        JobStateConflict: A later job is on its thread.
+    """
+    later = select(agent_jobs.c.public_id).where(agent_jobs.c.thread_id == job.thread_id, agent_jobs.c.id > job.id)
+    found = connection.execute(later.limit(1)).scalar_one_or_none()
+    if found is not None:
+        raise JobStateConflict(
+            f"the thread of job {job.public_id} went on with job {found}; it cannot be gone back to",
+            next_step="start another run on the thread",
+            job=job.public_id,
+            status=job.status,
+        )
+
+
+def _progress(connection: Connection, run: RowMapping, job: Job, now: int) -> None:
+    status = _STATUS[job.status]
+    changes: dict[str, Any] = {"status": status, "updated_at": now}
+    if status == "running":
+        changes["started_at"] = run["started_at"] or now
+        begun = {"run_id": run["run_id"], "attempt": job.claim_no}
+        _emit(connection, run, job, [Emitted(events.METADATA, json.dumps(begun))], now)
+    connection.execute(update(runs).where(runs.c.id == run["id"]).values(**changes))
+    connection.execute(
+        update(threads)
+        .where(threads.c.thread_id == job.thread_id)
+        .values(status="busy", interrupts_json="{}", error_json=None, updated_at=now)
+    )
+
+
+def _verdict(connection: Connection, job: Job) -> tuple[str, dict[str, Any] | None]:
+    """What the run of a job that stopped came to, in LangGraph's words, and its error."""
+    error: dict[str, Any] = json.loads(job.error_json or "{}")
+    told = {"error": error.get("type") or error.get("code") or "Error", "message": error.get("message", "")}
+    if job.status == "done":
+        return "success", None
+    if job.status == "failed":
+        by_person = error.get("code") in ("cancelled", "superseded", "rejected")
+        return ("interrupted" if by_person else "error"), told
+    kinds = set(
+        connection.execute(
+            select(reviews.c.kind).where(and_(reviews.c.job_id == job.id, reviews.c.status == "open"))
+        ).scalars()
+    )
+    if kinds <= ASKING:
+        return "success", None
+    if "error" in kinds:
+        return "error", told
+    what = ", ".join(sorted(kinds - ASKING))
+    return "interrupted", {"error": "Review", "message": f"a person must decide: {what}"}
+
+
+def _end_run(
+    connection: Connection, run: RowMapping, job: Job, status: str, error: dict[str, Any] | None, now: int
+) -> None:
+    changes = {"status": status, "ended_at": now, "updated_at": now, "error_json": error and json.dumps(error)}
+    connection.execute(update(runs).where(runs.c.id == run["id"]).values(**changes))
+    told = [Emitted(events.ERROR, json.dumps(error))] if status == "error" else []
+    _emit(connection, run, job, [*told, Emitted(events.END, "null")], now)
+
+
+def _tell_thread(connection: Connection, job: Job, status: str, error: dict[str, Any] | None, now: int) -> None:
+    of_thread = "interrupted" if job.status == "review" else "idle"
+    changes: dict[str, Any] = {"error_json": None}
+    if status == "error":
+        of_thread, changes = "error", {"error_json": json.dumps(error)}
+    if job.status != "review":
+        changes["interrupts_json"] = "{}"
+    changes |= {"status": of_thread, "updated_at": now, "state_updated_at": now}
+    connection.execute(update(threads).where(threads.c.thread_id == job.thread_id).values(**changes))
+
+
+def _emit(connection: Connection, run: RowMapping, job: Job, emitted: list[Emitted], now: int) -> None:
+    events.append(
+        connection,
+        emitted,
+        job_id=job.id,
+        run_id=run["run_id"],
+        thread_id=job.thread_id,
+        claim_no=job.claim_no,
+        now=now,
+    )
+
+
+def _make_way(connection: Connection, paused: Job, now: int) -> None:
+    """A job waits for a person while others wait for its thread: their input takes its place, as in LangGraph.
+
+    Unless nobody can say yet whether one of its effects happened.
+    """
+    waiting = select(func.count()).where(
+        agent_jobs.c.thread_id == paused.thread_id,
+        agent_jobs.c.status == "pending",
+        agent_jobs.c.next_run_at >= NOT_YET,
+    )
+    if connection.execute(waiting).scalar_one():
+        supersede(connection, paused, now=now)
+
+
+def supersede(connection: Connection, paused: Job, *, now: int) -> bool:
+    """End a job that waits for a person, since another input came; whether it could be ended."""
+    from everstep.checkpoints import effects, jobs
+
+    if effects.unsettled(connection, paused.id):
+        return False
+    error = {"code": "superseded", "message": "its thread went on with another input", "step": paused.step}
+    jobs.end(connection, paused, now=now, actor="thread", why="superseded by another input", error=error)
+    return True

@@ -1,0 +1,71 @@
+"""How a job runs that a client started: what its graph is configured with, where it stops, and what of it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.checkpoints.job import Job
+
+_OURS = frozenset({"thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "graph_id"})
+"""What of `configurable` a client cannot choose: it says where the run is."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a job's `run_json` says; of a job without one, nothing.
+
+    Attributes:
+        run_id: The run that is under way; None for a job that no client started.
+        assistant_id: Its assistant.
+        config: `tags`, `recursion_limit`, `metadata` and `configurable`.
+        context: The run's static context.
+        command: What steers the graph in place of an input: `update` and `goto`.
+        checkpoint: Where to fork the thread.
+        interrupt_before: Nodes to pause before, or `*`; None: as the graph was compiled.
+        interrupt_after: Nodes to pause after, or `*`.
+        stream_mode: What is written to the event log.
+        stream_subgraphs: Whether what subgraphs emit is, too.
+    """
+
+    run_id: str | None = None
+    assistant_id: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Any = None
+    command: Mapping[str, Any] | None = None
+    checkpoint: Mapping[str, Any] | None = None
+    interrupt_before: Sequence[str] | str | None = None
+    interrupt_after: Sequence[str] | str | None = None
+    stream_mode: tuple[str, ...] = ()
+    stream_subgraphs: bool = False
+
+    @classmethod
+    def of(cls, job: Job) -> RunOptions:
+        """Those of a job."""
+        if job.run_json is None:
+            return cls()
+        how: dict[str, Any] = json.loads(job.run_json)
+        known = {name: how[name] for name in cls.__dataclass_fields__ if how.get(name) is not None}
+        return cls(**{**known, "stream_mode": tuple(known.get("stream_mode", ()))})
+
+    def configurable(self, job: Job) -> dict[str, Any]:
+        """What the graph finds under `configurable`."""
+        own = {name: value for name, value in self.config.get("configurable", {}).items() if name not in _OURS}
+        own |= {"thread_id": job.thread_id, "run_id": self.run_id or job.public_id}
+        if self.run_id is not None:
+            own |= {"graph_id": job.graph, "assistant_id": self.assistant_id}
+        return own
+
+    def stops(self) -> dict[str, Any]:
+        """The graph's attributes that say where it pauses, as far as the run says otherwise."""
+        given = {"interrupt_before_nodes": self.interrupt_before, "interrupt_after_nodes": self.interrupt_after}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def forks_at(self) -> dict[str, Any]:
+        """The checkpoint it starts from, as part of `configurable`; empty for the newest."""
+        if not self.checkpoint or not self.checkpoint.get("checkpoint_id"):
+            return {}
+        place = {"checkpoint_ns": self.checkpoint.get("checkpoint_ns") or ""}
+        return {**place, "checkpoint_id": self.checkpoint["checkpoint_id"]}
