@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from everstep.checkpoints import answers, budgets, canonical, dead_letters, payload, retention, submission
+from everstep.checkpoints import answers, budgets, canonical, dead_letters, deliveries, payload, retention, submission
 from everstep.checkpoints import effects as ledger
 from everstep.checkpoints import jobs as queue
 from everstep.checkpoints import reviews as questions
@@ -45,6 +45,7 @@ class Store(Record):
         allow_secret_keys: bool = False,
         policy: JobPolicy | None = None,
         parent: str | None = None,
+        webhook: str | None = None,
     ) -> Enqueued:
         """Add a job: one run of a graph. The same key and input give the same job, whoever asks and however often.
 
@@ -59,6 +60,7 @@ class Store(Record):
             allow_secret_keys: Accept keys that look like credentials.
             policy: What it may use, what must hold before it is done, and which services it needs.
             parent: Id of the job it is a child of, whose budget it shares; in a node `everstep.current_job()`.
+            webhook: Who is told when the job ends or waits for a person: the URL that gets the job as JSON.
 
         Returns:
             The job, and whether this call created it.
@@ -69,7 +71,10 @@ class Store(Record):
             KeyConflict: The key belongs to a job with another graph or input.
             JobNotFound: There is no such parent.
             JobPruned: The job ended and was deleted by retention, and its key is not free yet.
+            WebhookInvalid: The webhook is no URL, or holds credentials.
         """
+        if webhook is not None:
+            deliveries.check_url(webhook)
         payload.check_input(input, allow_secret_keys=allow_secret_keys)
         digest = submission.same_payload(graph, input)
         _check_range("priority", priority, 0, 10)
@@ -89,6 +94,7 @@ class Store(Record):
                 owner=owner,
                 policy=policy,
                 parent=parent,
+                webhook=webhook,
             )
         ).result()
         leg.current.get().enqueued(enqueued.job.public_id, graph)

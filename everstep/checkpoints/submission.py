@@ -44,6 +44,7 @@ def enqueue(
     owner: str,
     policy: JobPolicy | None = None,
     parent: str | None = None,
+    webhook: str | None = None,
 ) -> Enqueued:
     """Add a job, or return the one that has this key already. The unique constraint decides, never a look before.
 
@@ -72,6 +73,7 @@ def enqueue(
         "parent_id": None if parent is None else find(connection, parent).id,
         "budget_json": policy.budget and json.dumps(policy.budget.as_dict()),
         "acceptance_json": policy.acceptance and json.dumps(policy.acceptance.as_dict()),
+        "webhook": webhook,
         "created_at": now,
         "updated_at": now,
     }
