@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select, true
 
+from everstep.checkpoints import schedules
 from everstep.checkpoints.admission import Admission, Limits
 from everstep.checkpoints.schema import (
     EFFECT_STATES,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 STUCK_MS = HOUR_MS
+OVERDUE_MS = 60_000
 STUCK_LEASES = 10
 NAMED = 5
 """How many jobs of a kind are named."""
@@ -92,6 +94,8 @@ class Health:
         dead_letters_last_hour: Jobs that failed for good.
         outages_ms: For each service that is known, the oldest first: how long it has been out; 0 if it is not.
         deliveries: For each destination of spans, how they reach it.
+        overdue: Schedules that should have begun a minute ago or earlier: nobody handles schedules.
+        overdue_ms: For how long the first of them.
     """
 
     at: int
@@ -122,6 +126,8 @@ class Health:
     held: int = 0
     oldest_free_ms: int | None = None
     oldest_free_job: str | None = None
+    overdue: tuple[str, ...] = ()
+    overdue_ms: int | None = None
 
 
 def examine(store: Store, limits: Limits | None = None) -> Health:
@@ -157,6 +163,7 @@ def _snapshot(connection: Connection, now: int, limits: Limits, size: int, log_s
     of_unfinished = effects.c.job_id.in_(unfinished)
     by_state = dict.fromkeys(EFFECT_STATES, 0) | _by(connection, effects.c.state, of_unfinished)
     events, vanished = _last_hour(connection, now)
+    overdue = schedules.overdue(connection, before=now - OVERDUE_MS)
     return Health(
         at=now,
         jobs=dict.fromkeys(STATUSES, 0) | _by(connection, job.status),
@@ -186,6 +193,8 @@ def _snapshot(connection: Connection, now: int, limits: Limits, size: int, log_s
         held=number - _count(connection, agent_jobs, and_(due, may_start)),
         oldest_free_ms=None if free is None else now - free.next_run_at,
         oldest_free_job=None if free is None else free.public_id,
+        overdue=tuple(schedule.label for schedule in overdue),
+        overdue_ms=now - (overdue[0].next_fire_at or now) if overdue else None,
     )
 
 

@@ -63,6 +63,7 @@ def samples(health: Health) -> Iterator[Sample]:
     yield from _capped(names.SPANS_DELIVERED, {name: one.delivered for name, one in told.items()}, sum)
     yield from _capped(names.SPANS_DROPPED, {name: one.dropped for name, one in told.items()}, sum)
     yield from _capped(names.SPANS_FAILING, {name: _seconds(one.failing_ms) for name, one in told.items()}, max)
+    yield Sample(names.OVERDUE_SCHEDULES, len(health.overdue))
     yield Sample(names.RECORD_SIZE, health.size)
     if health.log_size is not None:
         yield Sample(names.WAL_SIZE, health.log_size)

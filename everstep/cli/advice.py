@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 LOG_BYTES = 256 * 1024 * 1024
 OLDEST_DUE_MS = 15 * 60_000
 OLDEST_REVIEW_MS = 24 * 3_600_000
+NAMED = 5
 RETRIES_PER_HOUR = 100
 LEASE_EXPIRIES_PER_HOUR = 10
 
@@ -51,6 +52,11 @@ def on_health(health: Health) -> Iterator[Finding]:
         detail = f"{waits} jobs wait for a person" if waits else f"{health.open_reviews} questions are open"
         detail += f", the oldest question for {duration(oldest)}" if oldest >= OLDEST_REVIEW_MS else ""
         yield Finding("reviews", "warning", detail, "everstep review")
+    if health.overdue_ms is not None:
+        detail = f"{len(health.overdue)} should have run, the first {duration(health.overdue_ms)} ago: "
+        detail += ", ".join(health.overdue[:NAMED]) + (", …" if len(health.overdue) > NAMED else "")
+        advice = "nobody runs schedules: everstep worker does, or everstep schedules run"
+        yield Finding("schedules", "warning", detail, advice)
     if health.retries_last_hour > RETRIES_PER_HOUR:
         advice = "see what they have in common: everstep jobs --status retry"
         yield Finding("retries", "warning", f"{health.retries_last_hour} failures in the last hour", advice)

@@ -84,6 +84,7 @@ def worker(
     from everstep.graphs.policies import read_policies
     from everstep.runtime import measuring
     from everstep.runtime.run import about
+    from everstep.runtime.schedules import Scheduler
     from everstep.runtime.worker import Worker
 
     for variable, given in ((logs.FORMAT_VARIABLE, log_format), (logs.LEVEL_VARIABLE, log_level)):
@@ -114,6 +115,7 @@ def worker(
 
     with opened(store_url, create=True) as store, redirect_stdout(sys.stderr if as_json else output):
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
+        measures = measuring.begin(store, serve=metrics_at)
         running = Worker(
             store,
             catalogue,
@@ -122,13 +124,17 @@ def worker(
             listener=tell,
             policies=policies,
             isolate=isolate,
-            measures=measuring.begin(store, serve=metrics_at),
+            measures=measures,
         )
+        scheduler = Scheduler(store, policies, measures=measures, actor=running.id)
+        scheduler.take_over(config_path)
         greeting = f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}"
         if log_as == "json":
             logger.info("%s", greeting)
         elif not as_json:
             click.echo(greeting, err=True)
+        if not until_idle:  # which has an end, where schedules have none
+            scheduler.start()
         try:
             running.run(until_idle=until_idle)
         except SystemExit as exit_:
@@ -136,6 +142,8 @@ def worker(
                 f"a node ended this worker process: it called sys.exit({exit_.code!r})",
                 next_step="raise an error instead; the next worker goes on, and a job that ends every worker fails",
             ) from exit_
+        finally:
+            scheduler.stop()
     if running.node_threads is not None and running.node_threads.busy:
         click.echo("a node of a job that was cancelled or taken over is still in its thread; it ends here", err=True)
         sys.stdout.flush()

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from everstep.checkpoints.admission import Limits
+from everstep.checkpoints.jobs import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY
 from everstep.checkpoints.policy import Acceptance, Budget, JobPolicy
-from everstep.errors import ConfigInvalid, PayloadInvalid
+from everstep.checkpoints.schedule import Definition, JobOptions, Missed, Overlap
+from everstep.errors import ConfigInvalid, EverstepError, PayloadInvalid
 
 FILE_NAME = "everstep.toml"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+"""Names of schedules."""
 
 AtLeastOne = Annotated[int, Field(ge=1)]
 
@@ -130,6 +134,64 @@ class PriceSection(_Strict):
     cache_write: float | None = Field(default=None, ge=0)
 
 
+class ScheduleSection(_Strict):
+    """`[schedules.NAME]`; see `schedules.Definition`.
+
+    Attributes:
+        graph: Which graph runs.
+        cron: When: minute, hour, day of month, month, day of week.
+        timezone: Where its hours are.
+        input: What the graph starts with.
+        overlap: What a slot does while an earlier run is unfinished; there is no default, since each is wrong for some.
+        missed: What becomes of slots at which nobody was there.
+        jitter: Most seconds after its slot that a run begins.
+        end: Slots after it are none.
+        enabled: Whether it is on.
+        owner: Whose jobs it makes.
+        priority: Of its jobs.
+        max_attempts: Of its jobs.
+        workflow_version: Of its jobs.
+        slot_field: The field of the input that gets the slot's time.
+    """
+
+    graph: str
+    cron: str
+    timezone: str = "UTC"
+    input: Any = {}
+    overlap: Overlap
+    missed: Missed = "latest"
+    jitter: int = 0
+    end: AwareDatetime | None = None
+    enabled: bool = True
+    owner: str = "default"
+    priority: int = DEFAULT_PRIORITY
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    workflow_version: str = "1"
+    slot_field: str | None = None
+
+    def definition(self) -> Definition:
+        """What it says, as the record has it.
+
+        Raises:
+            ScheduleInvalid: A part of it cannot be used.
+            PayloadInvalid: The input has no exact JSON form.
+            SecretInPayload: The input has a key that looks like a credential.
+        """
+        definition = Definition(
+            graph=self.graph,
+            cron=self.cron,
+            timezone=self.timezone,
+            input=self.input,
+            overlap=self.overlap,
+            missed=self.missed,
+            jitter_s=self.jitter,
+            ends_at=None if self.end is None else round(self.end.timestamp() * 1000),
+            job=JobOptions(self.priority, self.max_attempts, self.workflow_version, self.slot_field),
+        )
+        definition.check()
+        return definition
+
+
 class LogsSection(_Strict):
     """`[logs]`: `fields` are the `extra=` fields whose values are written to the log."""
 
@@ -146,6 +208,7 @@ class Policies(_Strict):
     retention: RetentionSection = RetentionSection()
     prices: dict[str, PriceSection] = {}
     logs: LogsSection = LogsSection()
+    schedules: dict[Annotated[str, Field(pattern=NAME)], ScheduleSection] = {}
 
     def limits(self) -> Limits:
         """How many jobs may run at once, over all workers."""
@@ -201,6 +264,8 @@ def read_policies(config_path: Path, graphs: Collection[str] | None = None) -> P
         policies = Policies.model_validate(content)
         for name in policies.graphs:
             policies.of_graph(name)
+        for name, schedule in policies.schedules.items():
+            _check_schedule(path, name, schedule)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -209,12 +274,21 @@ def read_policies(config_path: Path, graphs: Collection[str] | None = None) -> P
         raise _invalid(path, f"{where}: {first['msg']}", advice) from error
     except PayloadInvalid as error:
         raise _invalid(path, error.message, error.next_step) from error
-    for name in policies.graphs:
+    named = {f"graphs.{name}": name for name in policies.graphs}
+    named |= {f"schedules.{name}.graph": schedule.graph for name, schedule in policies.schedules.items()}
+    for place, name in named.items():
         if graphs is not None and name not in graphs:
             close = get_close_matches(name, graphs, n=1)
             advice = f"Did you mean {close[0]}?" if close else f"It has: {', '.join(sorted(graphs))}."
-            raise _invalid(path, f"graphs.{name}: {config_path.name} has no such graph", advice)
+            raise _invalid(path, f"{place}: {config_path.name} has no such graph", advice)
     return policies
+
+
+def _check_schedule(path: Path, name: str, schedule: ScheduleSection) -> None:
+    try:
+        schedule.definition()
+    except EverstepError as error:
+        raise _invalid(path, f"schedules.{name}: {error.message}", error.next_step) from error
 
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:
@@ -227,6 +301,7 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
         "retention": RetentionSection,
         "prices": PriceSection,
         "logs": LogsSection,
+        "schedules": ScheduleSection,
         "budget": BudgetSection,
         "acceptance": AcceptanceSection,
     }

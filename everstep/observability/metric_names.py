@@ -124,6 +124,9 @@ SPANS_DROPPED: Final = _record(
 SPANS_FAILING: Final = _record(
     "everstep.spans_failing", "s", "How long the destination has refused every span, 0 if it does not.", DESTINATION
 )
+OVERDUE_SCHEDULES: Final = _record(
+    "everstep.overdue_schedules", "{schedule}", "Schedules that nobody began a minute after their time, or later."
+)
 RECORD_SIZE: Final = _record("everstep.record", "By", "Size of the record.")
 WAL_SIZE: Final = _record("everstep.wal", "By", "Size of SQLite's write-ahead log.")
 RECORD_UP: Final = _record(
@@ -162,6 +165,14 @@ LOOP_LAG: Final = Metric(
 RECORD_UNWRITABLE: Final = Metric(
     "everstep.record_unwritable", "gauge", "{record}", "1 while this worker cannot write the record."
 )
+SCHEDULE_SLOTS: Final = Metric(
+    "everstep.schedule_slots", "counter", "{slot}", "Slots of schedules that this process handled, by what came of"
+    " them.", (OUTCOME,),
+)  # fmt: skip
+SCHEDULE_LATENESS: Final = Metric(
+    "everstep.schedule.lateness", "histogram", "s", "How long after its time a slot of a schedule was handled.",
+    (), _STEPS,
+)  # fmt: skip
 MODEL_DURATION: Final = Metric(
     "gen_ai.client.operation.duration", "histogram", "s", "How long a model call took.",
     (OPERATION, PROVIDER, MODEL, ERROR_TYPE), _CALLS,
