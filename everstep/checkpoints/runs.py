@@ -7,6 +7,7 @@ paused, goes on with the job that paused, whose effects, budget and history stay
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -25,6 +26,7 @@ from everstep.clock import uuid7
 from everstep.errors import JobStateConflict, ReviewAnswerInvalid, RunNotFound, ThreadBusy, ThreadNotFound
 
 Strategy = Literal["enqueue", "reject", "interrupt", "rollback"]
+_INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 NO_ANSWER: Any = answers.MISSING
 
 
@@ -332,8 +334,14 @@ def _continue(connection: Connection, request: RunRequest, paused: Job, answer: 
 def _assigned(asked: Sequence[Review], answer: Any) -> list[tuple[Review, Any]]:
     """Which question an answer is for: named by id, or the only one."""
     by_id = {reviews.client_id(review): review for review in asked}
-    named = cast("Mapping[str, Any]", answer) if isinstance(answer, Mapping) else {}
-    if named and set(named) <= set(by_id):
+    named: Mapping[str, Any] = cast("Mapping[str, Any]", answer) if isinstance(answer, Mapping) else {}
+    if named and (set(named) <= set(by_id) or all(_INTERRUPT_ID.fullmatch(name) for name in named)):
+        if unknown := sorted(set(named) - set(by_id)):
+            raise JobStateConflict(
+                f"no question with the id {unknown[0]} waits for an answer on this thread",
+                next_step="look at the thread's state: it was answered before, or never asked",
+                interrupts=sorted(by_id),
+            )
         return [(by_id[name], value) for name, value in named.items()]
     if len(by_id) == 1:
         return [(next(iter(by_id.values())), answer)]

@@ -187,12 +187,24 @@ def _end_run(
 def _tell_thread(connection: Connection, job: Job, status: str, error: dict[str, Any] | None, now: int) -> None:
     of_thread = "interrupted" if job.status == "review" else "idle"
     changes: dict[str, Any] = {"error_json": None}
+    if job.status == "review" and (asked := _questions(connection, job)):
+        known = select(threads.c.interrupts_json).where(threads.c.thread_id == job.thread_id)
+        interrupts = json.loads(connection.execute(known).scalar_one_or_none() or "{}")
+        changes["interrupts_json"] = json.dumps({**interrupts, "everstep": asked})
     if status == "error":
-        of_thread, changes = "error", {"error_json": json.dumps(error)}
+        of_thread = "error"
+        changes["error_json"] = json.dumps(error)
     if job.status != "review":
         changes["interrupts_json"] = "{}"
     changes |= {"status": of_thread, "updated_at": now, "state_updated_at": now}
     connection.execute(update(threads).where(threads.c.thread_id == job.thread_id).values(**changes))
+
+
+def _questions(connection: Connection, job: Job) -> list[dict[str, Any]]:
+    """What Everstep, and not the graph, asks about a job: an effect, a budget, a policy; in the form of interrupts."""
+    own = and_(reviews.c.job_id == job.id, reviews.c.status == "open", reviews.c.kind.not_in(ASKING))
+    query = select(reviews.c.public_id, reviews.c.value_json).where(own).order_by(reviews.c.id)
+    return [{"id": row.public_id, "value": json.loads(row.value_json)} for row in connection.execute(query)]
 
 
 def _emit(connection: Connection, run: RowMapping, job: Job, emitted: list[Emitted], now: int) -> None:

@@ -20,13 +20,13 @@ An answer is used when the task that asked has stored more answers than it had w
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
-from langgraph.types import Command, Interrupt, StateSnapshot
+from langgraph.types import Command, Interrupt, Send, StateSnapshot
 
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Question, Review
@@ -45,8 +45,9 @@ class Standing:
         kind: `runnable` (feed `input`), `paused` (ask `questions`) or `finished` (`values` is the result).
         input: What to feed.
         questions: What a person must answer first.
-        values: The graph's output.
-        state: All of its final state.
+        values: The graph's output so far.
+        state: All of its state.
+        interrupts: What it waits for, by the task that asked.
         checkpoint_id: The last root checkpoint; None before the first.
     """
 
@@ -56,6 +57,7 @@ class Standing:
     values: Any = None
     state: Any = None
     checkpoint_id: str | None = None
+    interrupts: Mapping[str, Sequence[Interrupt]] = field(default_factory=dict[str, Sequence[Interrupt]])
 
 
 async def standing(
@@ -66,6 +68,7 @@ async def standing(
     saver: StepSaver,
     *,
     has_run: bool,
+    command: Mapping[str, Any] | None = None,
 ) -> Standing:
     """Read where the job's thread stands.
 
@@ -76,14 +79,21 @@ async def standing(
         reviews: Its reviews.
         saver: The saver of the thread.
         has_run: Whether the graph has just run and come to a halt: then it is paused or finished for certain.
+        command: What steers it in place of an input: `update` and `goto`.
 
     Raises:
         GraphChanged: The node the thread would run next is no longer in the graph.
     """
-    if not job.input_applied:
-        return Standing("runnable", input=job.next_input)
+    steered = not job.input_applied and job.next_input_json is None and command is not None
+    given = None if job.input_applied or steered else job.next_input
+    if not (job.input_applied or steered or (given is None and has_run)):
+        return Standing("runnable", input=given)
     snapshot = await graph.aget_state(config, subgraphs=True)
     checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
+    if steered and command is not None and not has_run:  # after it nothing more may have been left to do
+        used = await saver.aanswers_used(job.thread_id) if reviews else {}
+        answers, *_ = _interrupts(snapshot, reviews, used)
+        return Standing("runnable", input=as_command(command, answers), checkpoint_id=checkpoint_id)
     # Not `snapshot.next`: that leaves out tasks whose writes are stored but not yet part of a checkpoint.
     if not snapshot.tasks:
         await _refuse_stranded(graph, config, saver)
@@ -92,16 +102,30 @@ async def standing(
 
     used = await saver.aanswers_used(job.thread_id)
     answers, questions, blocked = _interrupts(snapshot, reviews, used)
+    asks = {task.id: task.interrupts for task in snapshot.tasks if task.interrupts}
+    now: dict[str, Any] = {"values": _output(graph, snapshot.values), "state": snapshot.values, "interrupts": asks}
     if questions and not answers and (has_run or blocked >= len(snapshot.next)):
-        return Standing("paused", questions=questions, checkpoint_id=checkpoint_id)
+        return Standing("paused", questions=questions, checkpoint_id=checkpoint_id, **now)
     if not answers and not questions and snapshot.next:
         at = [stop async for stop in _breakpoints(graph, graph, snapshot)]
         if has_run and not at:
             at = [(checkpoint_id, list(snapshot.next))]
         asked = _breakpoint(at, reviews)
         if asked is not None:
-            return Standing("paused", questions=[asked], checkpoint_id=checkpoint_id)
+            return Standing("paused", questions=[asked], checkpoint_id=checkpoint_id, **now)
     return Standing("runnable", input=Command(resume=answers) if answers else None, checkpoint_id=checkpoint_id)
+
+
+def as_command(command: Mapping[str, Any], answers: Mapping[str, Any]) -> Command[Any]:
+    """A client's command as LangGraph takes it, with the answers to its open questions."""
+    goto: Any = command.get("goto") or ()
+    places: list[Any] = [goto] if isinstance(goto, str | dict) else list(goto)
+    update: Any = command.get("update")
+    if isinstance(update, list):  # pairs, where a channel may come twice
+        pairs = cast("list[Any]", update)
+        update = [tuple(pair) for pair in pairs] if all(isinstance(pair, list) for pair in pairs) else pairs
+    sends = [place if isinstance(place, str) else Send(place["node"], place.get("input")) for place in places]
+    return Command(update=update, goto=sends, resume=dict(answers) if answers else None)
 
 
 def _interrupts(

@@ -47,8 +47,9 @@ class RunOptions:
         if job.run_json is None:
             return cls()
         how: dict[str, Any] = json.loads(job.run_json)
-        known = {name: how[name] for name in cls.__dataclass_fields__ if how.get(name) is not None}
-        return cls(**{**known, "stream_mode": tuple(known.get("stream_mode", ()))})
+        known: dict[str, Any] = {name: how[name] for name in cls.__dataclass_fields__ if how.get(name) is not None}
+        known["stream_mode"] = tuple(known.get("stream_mode", ()))
+        return cls(**known)
 
     def configurable(self, job: Job) -> dict[str, Any]:
         """What the graph finds under `configurable`."""

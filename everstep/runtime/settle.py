@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, insert
 
-from everstep.checkpoints import budgets, effects, jobs, reviews, services
+from everstep.checkpoints import budgets, effects, jobs, reviews, services, turns
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.payload import LONGEST_TEXT, without_secrets
@@ -38,6 +38,7 @@ class Outcome:
             `verdict`), `released` (given back by a draining worker), `cancelled`, or `returned` (not accepted: given
             back to its graph).
         judgement: What came of the acceptance of a graph that finished.
+        told: What the client's run and its thread are told (`turns.tell_values`).
     """
 
     kind: OutcomeKind
@@ -47,6 +48,7 @@ class Outcome:
     error: BaseException | None = None
     verdict: Verdict | None = None
     judgement: Judgement | None = None
+    told: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def settle(
@@ -78,6 +80,8 @@ def settle(
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
     settlement = _Settlement(connection, current, outcome, now, actor, randomness, tiers)
     settlement.tell_services(came_further=current.progress > job.progress)
+    if outcome.told:
+        turns.tell_values(connection, current, outcome.told)
     return settlement.write()
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, cast
 
 from langchain_core.messages import BaseMessageChunk
+from langchain_core.runnables import RunnableConfig
 from sqlalchemy import Connection
 
 from everstep.checkpoints import claims, events
@@ -24,15 +25,40 @@ from everstep.checkpoints.store import Store
 from everstep.runtime.results import json_ready
 
 TOKENS_S = 0.05
-INTERRUPT = "__interrupt__"
 _GRAPH_MODES = ("values", "updates", "messages", "custom", "checkpoints", "tasks", "debug")
 """The stream modes a graph knows; `messages-tuple` is another form of `messages`."""
 
 
 def graph_modes(asked: tuple[str, ...]) -> list[str]:
-    """What to ask the graph for, so that what a client asked for can be told; `updates` brings interrupts."""
+    """What to ask the graph for, so that what a client asked for can be told."""
     modes = {"messages" if mode == "messages-tuple" else mode for mode in asked}
-    return [mode for mode in _GRAPH_MODES if mode in modes or mode == "updates"]
+    return [mode for mode in _GRAPH_MODES if mode in modes] or ["updates"]
+
+
+async def emitted(
+    graph: Any, given: Any, config: RunnableConfig, asked: tuple[str, ...], how: Mapping[str, Any]
+) -> AsyncIterator[tuple[tuple[str, ...], str, Any]]:
+    """Run a graph; what it emits: namespace, mode and chunk.
+
+    Args:
+        graph: The graph.
+        given: What it is fed.
+        config: The run's config.
+        asked: The stream modes a client asked for.
+        how: Further arguments of `astream`.
+    """
+    modes = graph_modes(asked)
+    if "events" not in asked:
+        async for part in graph.astream(given, config, stream_mode=modes, subgraphs=True, **how):
+            yield part
+        return
+    root: str | None = None
+    whole: Any = graph.astream_events(given, config, version="v2", stream_mode=modes, subgraphs=True, **how)
+    async for event in whole:
+        root = root or event["run_id"]
+        if event["event"] == "on_chain_stream" and event["run_id"] == root:
+            yield event["data"]["chunk"]
+        yield (), "events", event
 
 
 class EventWriter:
@@ -50,23 +76,21 @@ class EventWriter:
         self._store = store
         self._job = job
         self._run_id = run_id
-        self._modes = frozenset(modes)
+        self._modes = frozenset(modes) | ({"messages"} if "messages-tuple" in modes else set[str]())
         self._subgraphs = subgraphs
         self._tokens: dict[tuple[str, str], tuple[BaseMessageChunk, Mapping[str, Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._written: Future[None] | None = None
 
     def emit(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
         """Tell of one chunk, on the event loop."""
-        if namespace and not self._subgraphs and mode != "messages":
+        if mode not in self._modes or (namespace and not self._subgraphs and mode != "messages"):
             return
         place = events.SEPARATOR.join(namespace)
         if mode == "messages":
             self._message(place, chunk)
             return
         self.flush()
-        for method in self._methods(mode, chunk):
-            self._write([Emitted(method, _text(chunk), place)])
+        self._write([Emitted(mode, _text(chunk), place)])
 
     def flush(self) -> None:
         """Write the tokens that are held."""
@@ -75,23 +99,8 @@ class EventWriter:
             self._timer = None
         held, self._tokens = self._tokens, {}
         self._write(
-            [
-                Emitted("messages", _text([message, metadata]), place)
-                for (place, _), (message, metadata) in held.items()
-            ]
+            [Emitted("messages", _text([message, metadata]), place) for (place, _), (message, metadata) in held.items()]
         )
-
-    async def written(self) -> None:
-        """Wait until what was told is in the record, so that the run's end comes after it."""
-        self.flush()
-        if self._written is not None:
-            await asyncio.wait([asyncio.wrap_future(self._written)])
-
-    def _methods(self, mode: str, chunk: Any) -> list[str]:
-        if mode != "updates" or "updates" in self._modes:
-            return [mode]
-        interrupted = isinstance(chunk, Mapping) and INTERRUPT in chunk
-        return ["values"] if interrupted and "values" in self._modes else []
 
     def _message(self, place: str, chunk: Any) -> None:
         message, metadata = cast("tuple[Any, Mapping[str, Any]]", chunk)
@@ -122,8 +131,7 @@ class EventWriter:
                 now=now,
             )
 
-        self._written = self._store.write(operation, patient=True)
-        self._written.add_done_callback(_ignore_lost_claim)
+        self._store.write(operation, patient=True).add_done_callback(_ignore_lost_claim)
 
 
 def _ignore_lost_claim(written: Future[None]) -> None:
