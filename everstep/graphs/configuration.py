@@ -1,8 +1,8 @@
 """Reading `langgraph.json`: which graphs there are, where they come from, and the environment they want.
 
 Only reads and checks the file; nothing is imported and no environment changed. The format is LangGraph's own. Its
-fields that concern LangGraph's server or image builds are accepted and left alone; a field that is not in the format
-gets a warning.
+fields that concern image builds are accepted and left alone; a field that is not in the format gets a warning. What it
+says about the server (`http`, `auth`) is kept as it stands: `everstep.graphs.http_configuration` reads it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Configuration:
         import_folders: Folders to import from: local dependencies, their `src` folders, and the file's own folder.
         environment: Variables given in place.
         environment_file: A file of variables; it need not exist.
-        unused_fields: Fields of the format that Everstep has no use for.
+        unused_fields: Fields of the format that a worker has no use for.
+        content: The file as it stands.
     """
 
     path: Path
@@ -77,6 +78,7 @@ class Configuration:
     environment: dict[str, str] = field(default_factory=dict[str, str])
     environment_file: Path | None = None
     unused_fields: tuple[str, ...] = ()
+    content: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def folder(self) -> Path:
@@ -105,6 +107,7 @@ def read_configuration(path: str | Path) -> Configuration:
         environment=environment,
         environment_file=environment_file,
         unused_fields=tuple(sorted(OTHER_FIELDS & content.keys())),
+        content=content,
     )
 
 

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import logging
+import re
+from typing import Any
+
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from everstep.checkpoints.store import Store
+from everstep.graphs.http_configuration import Cors, HttpConfiguration, read_http
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
-from everstep.server import failures
+from everstep.server import auth_hook, failures
+from everstep.server.access import Access
+from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
 from everstep.server.langgraph import meta
+from everstep.server.native import jobs
+from everstep.server.wire import Wire
+
+logger = logging.getLogger("everstep.server")
+
+_GROUPS = {
+    "assistants": r"/assistants(/.*)?",
+    "threads": r"/threads(/(?!.*/runs(/|$)).*)?",
+    "runs": r"/runs(/.*)?|/threads/[^/]+/runs(/.*)?",
+    "store": r"/store(/.*)?",
+    "meta": r"/ok|/info|/docs(/.*)?|/openapi\.json",
+}
+"""Which of LangGraph's paths `http.disable_…` takes away."""
 
 
 def create_app(
@@ -19,12 +40,81 @@ def create_app(
 
     Args:
         store: The record; whoever opened it closes it.
-        graphs: The graphs by name.
+        graphs: The graphs by name; what their `langgraph.json` says about the server holds.
         policies: What `everstep.toml` says.
         settings: How it answers.
+
+    Raises:
+        ConfigInvalid: `langgraph.json` asks for something the server cannot honour safely, or its auth hook cannot be
+            loaded.
     """
-    app = FastAPI(title="Everstep", openapi_url="/openapi.json", docs_url="/docs", redoc_url=None)
-    app.state.served = Served(store, graphs, policies or Policies(), settings or Settings())
+    settings = settings or Settings()
+    http = read_http(graphs.configuration.content) if graphs.configuration else HttpConfiguration()
+    for sentence in http.unsupported:
+        logger.warning("langgraph.json: %s", sentence)
+    app = FastAPI(
+        title="Everstep",
+        openapi_url="/openapi.json",
+        docs_url="/docs",
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would name a host that whoever asks made up
+        max_body_size=settings.most_body_bytes,
+    )
+    app.state.served = Served(store, graphs, policies or Policies(), settings, http)
+    app.state.auth_hook = _hook(graphs, http)
     failures.install(app)
     app.include_router(meta.router)
+    app.include_router(jobs.router)
+    _shut(app, http)
+    _describe(app, http)
+    _guard(app, store, settings, http.cors if settings.cors is None else settings.cors)
     return app
+
+
+def _hook(graphs: GraphCatalogue, http: HttpConfiguration) -> auth_hook.AuthHook | None:
+    if graphs.configuration is None or http.auth_path is None:
+        return None
+    graphs.prepare()
+    return auth_hook.load(graphs.configuration, http.auth_path)
+
+
+def _shut(app: FastAPI, http: HttpConfiguration) -> None:
+    """Take away the groups of paths that the configuration shuts."""
+    shut = re.compile("|".join(f"(?:{_GROUPS[group]})" for group in sorted(http.shut)) or "(?!)")
+    routes = app.router.routes
+    routes[:] = [route for route in routes if not shut.fullmatch(getattr(route, "path", ""))]
+
+
+def _describe(app: FastAPI, http: HttpConfiguration) -> None:
+    """The description of the interface names the security schemes that the configuration gives."""
+    given = http.auth_openapi
+    if given is None:
+        return
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = described()
+        schema.setdefault("components", {})["securitySchemes"] = given.get("securitySchemes", {})
+        schema["security"] = given.get("security", [])
+        return schema
+
+    app.openapi = openapi
+
+
+def _guard(app: FastAPI, store: Store, settings: Settings, cors: Cors | None) -> None:
+    """What stands before every path, the outermost last: an error's answer, too, is one that pages may read."""
+    cors = cors or Cors()
+    app.add_middleware(Wire)
+    app.add_middleware(Access, store=store, settings=settings, hook=app.state.auth_hook)
+    app.add_middleware(Browsers, cors=cors, hosts=settings.hosts)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=cors.allow_origins,
+        allow_origin_regex=cors.allow_origin_regex,
+        allow_methods=cors.allow_methods,
+        allow_headers=cors.allow_headers,
+        allow_credentials=cors.allow_credentials,
+        allow_private_network=True,
+        expose_headers=(*EXPOSED, *cors.expose_headers),
+        max_age=cors.max_age,
+    )

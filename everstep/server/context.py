@@ -8,6 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from everstep.checkpoints.store import Store
+from everstep.graphs.http_configuration import Cors, HttpConfiguration
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
 
@@ -22,12 +23,18 @@ class Settings:
     Attributes:
         wait_s: How long a request waits for a job's end before it is told where to ask, seconds.
         most_body_bytes: The largest body that is read, bytes.
-        origins: Web pages of which origins may call it from a browser (CORS).
+        cors: Web pages of which origins may call it from a browser; None: as `langgraph.json` says, by default none.
+        hosts: By which names it may be called, so that no web page can call it by a name of its own (DNS rebinding);
+            None: by any.
+        key_memory_s: How long a key that was looked up counts without another look, seconds; so long a revoked one may
+            still be taken.
     """
 
     wait_s: float = DEFAULT_WAIT_S
     most_body_bytes: int = MOST_BODY_BYTES
-    origins: tuple[str, ...] = ()
+    cors: Cors | None = None
+    hosts: frozenset[str] | None = None
+    key_memory_s: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,8 @@ class Caller:
 
     Attributes:
         owner: Whose jobs, threads and schedules are seen and made; None: everybody's are seen, and `default`'s made.
-        scopes: What is allowed; see `everstep.server.access`.
+        scopes: What is allowed: `read`, `run`, `review`, `admin` (everything), or `*`, where nobody has to say who they
+            are. A path that needs more than its method tells says so by `everstep.server.access.require`.
         identity: Who it is, for the record's history: the name of an API key, a user of the `auth` hook.
     """
 
@@ -48,6 +56,10 @@ class Caller:
     def makes_for(self) -> str:
         """The owner of what this caller makes."""
         return self.owner or "default"
+
+    def may(self, scope: str) -> bool:
+        """Whether this is allowed; whoever may do anything may `read`."""
+        return bool(self.scopes & {scope, "admin", "*"}) or (scope == "read" and bool(self.scopes))
 
     def sees(self, owner: str) -> bool:
         """Whether what belongs to this owner is there for the caller."""
@@ -63,12 +75,14 @@ class Served:
         graphs: The graphs by name.
         policies: What `everstep.toml` says.
         settings: How it answers.
+        http: What `langgraph.json` says about the server.
     """
 
     store: Store
     graphs: GraphCatalogue
     policies: Policies
     settings: Settings
+    http: HttpConfiguration = field(default_factory=HttpConfiguration)
 
 
 def served(request: Request) -> Served:

@@ -28,6 +28,9 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.ThreadNotFound: 404,
     errors.RunNotFound: 404,
     errors.ThreadBusy: 409,
+    errors.ScheduleNotFound: 404,
+    errors.ScheduleExists: 409,
+    errors.ScheduleInvalid: 422,
     errors.KeyConflict: 409,
     errors.JobStateConflict: 409,
     errors.ReviewAnswered: 409,
@@ -35,6 +38,10 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.SecretInPayload: 422,
     errors.ReviewAnswerInvalid: 422,
     errors.StoreUnavailable: 503,
+    errors.Unauthenticated: 401,
+    errors.NotPermitted: 403,
+    errors.IdempotencyConflict: 409,
+    errors.IdempotencyKeyInvalid: 422,
 }
 """What each error of the catalogue is answered with; those not named: 500."""
 
@@ -57,13 +64,25 @@ def answer(status: int, detail: str, **more: Any) -> JSONResponse:
     return JSONResponse({"detail": detail, **more}, status_code=status)
 
 
-async def _explained(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, EverstepError)
+def refusal(error: EverstepError | HTTPException) -> JSONResponse:
+    """The answer to an error."""
+    if isinstance(error, HTTPException):
+        response = answer(error.status_code, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
     status = status_of(error)
     if status >= 500:
         logger.error("%s", error, exc_info=error)
     told = error.as_dict()
-    return answer(status, told.pop("message"), **told)
+    response = answer(status, told.pop("message"), **told)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+async def _explained(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, EverstepError)
+    return refusal(error)
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:
@@ -82,9 +101,7 @@ def _described(one: dict[str, Any]) -> str:
 
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    response = answer(error.status_code, str(error.detail))
-    response.headers.update(error.headers or {})
-    return response
+    return refusal(error)
 
 
 async def _unexplained(request: Request, error: Exception) -> Response:
