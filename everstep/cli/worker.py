@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -15,12 +14,13 @@ import click
 
 from everstep.cli.address import METRICS_VARIABLE, Address
 from everstep.cli.options import config_option, json_option, log_options, opened, store_option
-from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
+from everstep.cli.worker_lines import WorkerLines
 from everstep.errors import WorkerEnded
 from everstep.observability import logs
 
 if TYPE_CHECKING:
-    from everstep.checkpoints.jobs import Job
+    from everstep.graphs.loader import GraphCatalogue
+    from everstep.graphs.policies import Policies
 
 logger = logging.getLogger("everstep.worker")
 
@@ -30,6 +30,29 @@ def finite(_context: click.Context, _parameter: click.Parameter, value: float) -
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a number of seconds")
     return value
+
+
+def prepared(
+    config_path: Path, log_format: str | None, log_level: str | None
+) -> tuple[GraphCatalogue, Policies, logs.Format]:
+    """What a process that runs jobs begins with: its graphs, what `everstep.toml` says, and how its log looks.
+
+    Raises:
+        ConfigInvalid: One of the files cannot be honoured.
+    """
+    from everstep.graphs.loader import GraphCatalogue
+    from everstep.graphs.policies import read_policies
+
+    for variable, given in ((logs.FORMAT_VARIABLE, log_format), (logs.LEVEL_VARIABLE, log_level)):
+        if given is not None:
+            os.environ[variable] = given  # for the processes of isolated jobs, too
+    logs.configure(default_level="info")
+    catalogue = GraphCatalogue.from_config(config_path)
+    policies = read_policies(config_path, catalogue.names())
+    catalogue.prepare()  # the configuration's `env` may say where traces go, and how the log looks
+    log_as = logs.configure(fields=policies.logs.fields, default_level="info")
+    logs.own_process()
+    return catalogue, policies, log_as
 
 
 @click.command()
@@ -80,52 +103,27 @@ def worker(
     which is as safe as pulling the plug.
     """
     from everstep.checkpoints import database
-    from everstep.graphs.loader import GraphCatalogue
-    from everstep.graphs.policies import read_policies
     from everstep.runtime import measuring
-    from everstep.runtime.run import about
     from everstep.runtime.schedules import Scheduler
     from everstep.runtime.worker import Worker
 
-    for variable, given in ((logs.FORMAT_VARIABLE, log_format), (logs.LEVEL_VARIABLE, log_level)):
-        if given is not None:
-            os.environ[variable] = given  # for the processes of isolated jobs, too
-    logs.configure(default_level="info")
-    catalogue = GraphCatalogue.from_config(config_path)
-    policies = read_policies(config_path, catalogue.names())
-    catalogue.prepare()  # the configuration's `env` may say where traces go, and how the log looks
-    log_as = logs.configure(fields=policies.logs.fields, default_level="info")
-    logs.own_process()
+    catalogue, policies, log_as = prepared(config_path, log_format, log_level)
     output = sys.stdout
-
-    def tell(event: str, job: Job) -> None:
-        if as_json:
-            account = store.accounts([job]).get(job.id)
-            click.echo(json.dumps({"event": event, **job_view(job, account)}), file=output)
-            return
-        detail = f"step {job.step}, attempt {job.attempts}"
-        if event in ("failed", "retry", "review") and job.error_json:
-            detail += f": {text(short_error(json.loads(job.error_json)), 160)}"
-        if log_as == "json":
-            with about(job, worker=running.id):
-                logger.info("%s: %s", event, detail)
-            return
-        colour = STATUS_COLOURS.get(event, "white")
-        click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
-
     with opened(store_url, create=True) as store, redirect_stdout(sys.stderr if as_json else output):
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
         measures = measuring.begin(store, serve=metrics_at)
+        lines = WorkerLines(store, output if as_json else None, log_as)
         running = Worker(
             store,
             catalogue,
             concurrency=concurrency,
             lease=lease,
-            listener=tell,
+            listener=lines,
             policies=policies,
             isolate=isolate,
             measures=measures,
         )
+        lines.worker = running.id
         scheduler = Scheduler(store, policies, measures=measures, actor=running.id)
         scheduler.take_over(config_path)
         greeting = f"worker {running.id} on {store.database.label}: {', '.join(catalogue.names())}"

@@ -1,0 +1,54 @@
+"""What a worker of the command line says of its jobs: a line for people, a line of JSON, or a line of the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.jobs import Job
+    from everstep.checkpoints.store import Store
+
+logger = logging.getLogger("everstep.worker")
+
+
+class WorkerLines:
+    """The worker's listener.
+
+    Args:
+        store: The record.
+        output: Where lines of JSON go; None: nobody wants them.
+        log_as: How the log looks: `console` or `json`.
+
+    Attributes:
+        worker: The worker's id, once there is one.
+    """
+
+    def __init__(self, store: Store, output: TextIO | None, log_as: str) -> None:
+        self._store = store
+        self._output = output
+        self._log_as = log_as
+        self.worker = ""
+
+    def __call__(self, event: str, job: Job) -> None:
+        """Tell that a job was claimed, or what it was settled as."""
+        from everstep.runtime.run import about
+
+        if self._output is not None:
+            account = self._store.accounts([job]).get(job.id)
+            click.echo(json.dumps({"event": event, **job_view(job, account)}), file=self._output)
+            return
+        detail = f"step {job.step}, attempt {job.attempts}"
+        if event in ("failed", "retry", "review") and job.error_json:
+            detail += f": {text(short_error(json.loads(job.error_json)), 160)}"
+        if self._log_as == "json":
+            with about(job, worker=self.worker):
+                logger.info("%s: %s", event, detail)
+            return
+        colour = STATUS_COLOURS.get(event, "white")
+        click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
