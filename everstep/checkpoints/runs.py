@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, RowMapping, and_, insert, select, update
+from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from everstep.checkpoints import answers, effects, jobs, reviews, services, turns
 from everstep.checkpoints.database import notify
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.reviews import Review
-from everstep.checkpoints.schema import agent_jobs, threads
+from everstep.checkpoints.schema import agent_jobs, events, threads
 from everstep.checkpoints.schema import runs as table
 from everstep.checkpoints.turns import GOING, NOT_YET
 from everstep.clock import uuid7
@@ -222,6 +222,39 @@ def cancel(connection: Connection, run: Run, *, now: int, actor: str, rollback: 
     return find(connection, run.run_id)
 
 
+def going(
+    connection: Connection, *, status: str | None = None, thread_id: str | None = None, owner: str | None = None
+) -> list[Run]:
+    """Runs that are not over, oldest first.
+
+    Args:
+        connection: A snapshot or transaction.
+        status: `pending` or `running` only.
+        thread_id: Of one thread only.
+        owner: Of one owner only.
+    """
+    query = select(table).join(agent_jobs, agent_jobs.c.id == table.c.job_id).where(table.c.ended_at.is_(None))
+    if status is not None:
+        query = query.where(table.c.status == status)
+    if thread_id is not None:
+        query = query.where(table.c.thread_id == thread_id)
+    if owner is not None:
+        query = query.where(agent_jobs.c.owner == owner)
+    return [Run(**row) for row in connection.execute(query.order_by(table.c.id)).mappings()]
+
+
+def forget(connection: Connection, run: Run) -> None:
+    """Delete a run that is over, and its events.
+
+    Raises:
+        ThreadBusy: It is not over.
+    """
+    deleted = connection.execute(delete(table).where(table.c.id == run.id, table.c.ended_at.is_not(None)))
+    if deleted.rowcount == 0:
+        raise ThreadBusy(f"run {run.run_id} is not over", next_step="cancel it first", run=run.run_id)
+    connection.execute(delete(events).where(events.c.run_id == run.run_id))
+
+
 def to_roll_back(connection: Connection, thread_id: str) -> list[str]:
     """Runs of a thread that are over and whose steps are to be taken away before the next one starts."""
     marked = and_(table.c.thread_id == thread_id, table.c.rolled_back == 1, table.c.ended_at.is_not(None))
@@ -368,8 +401,3 @@ def _insert(connection: Connection, request: RunRequest, job: Job, run_id: str, 
         "updated_at": now,
     }
     connection.execute(insert(table).values(**values))
-
-
-def row(run: RowMapping) -> Run:
-    """The dataclass for a row."""
-    return Run(**run)

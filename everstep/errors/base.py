@@ -31,6 +31,10 @@ class EverstepError(Exception):
     code: ClassVar[str] = "everstep_error"
     exit_code: ClassVar[int] = EX_FAILED
 
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.startswith("everstep.errors."):  # where it is named, imported and shown from
+            cls.__module__ = "everstep.errors"
+
     def __init__(self, message: str, *, next_step: str = "", **ids: Any) -> None:
         super().__init__(message)
         self.message = message

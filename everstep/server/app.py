@@ -17,7 +17,7 @@ from everstep.server import auth_hook, failures
 from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
-from everstep.server.langgraph import meta
+from everstep.server.langgraph import meta, runs
 from everstep.server.native import jobs
 from everstep.server.wire import Wire
 
@@ -64,6 +64,7 @@ def create_app(
     app.state.auth_hook = _hook(graphs, http)
     failures.install(app)
     app.include_router(meta.router)
+    app.include_router(runs.router)
     app.include_router(jobs.router)
     _shut(app, http)
     _describe(app, http)

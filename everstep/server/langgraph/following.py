@@ -1,0 +1,161 @@
+"""Following a run: its events as a stream, and its end for those who wait for nothing else.
+
+A stream ends with `end` when the run is over, and only then: a client whose connection breaks before goes on behind the
+last event it saw. Whoever leaves changes nothing, unless it asked that its leaving cancels the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from starlette.responses import StreamingResponse
+
+from everstep.checkpoints import events, runs
+from everstep.checkpoints.events import Event
+from everstep.checkpoints.runs import Run
+from everstep.server.context import Served
+from everstep.server.langgraph.frames import Frames
+from everstep.server.watch import Watch
+
+HEARTBEAT_S = 4.0
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+Leave = Callable[[], Awaitable[None]]
+"""What happens when a client leaves before the end."""
+
+
+def stream(
+    served: Served,
+    watch: Watch,
+    run: Run,
+    *,
+    modes: tuple[str, ...],
+    after: int,
+    leave: Leave | None,
+    headers: dict[str, str] | None = None,
+) -> StreamingResponse:
+    """A run's events as they come.
+
+    Args:
+        served: What is served.
+        watch: Wakes it.
+        run: The run.
+        modes: The stream modes the client asked for.
+        after: The event behind which it begins.
+        leave: What happens when the client leaves before the end.
+        headers: Further headers of the answer.
+    """
+    body = _frames(served, watch, run, modes, after)
+    return StreamingResponse(
+        _or_leave(body, leave), media_type="text/event-stream", headers={**_HEADERS, **(headers or {})}
+    )
+
+
+def wait(
+    served: Served, watch: Watch, run: Run, *, leave: Leave | None, headers: dict[str, str] | None = None
+) -> StreamingResponse:
+    """A run's output, when it is over; until then an empty line now and then keeps the connection."""
+    body = _output(served, watch, run)
+    return StreamingResponse(
+        _or_leave(body, leave), media_type="application/json", headers={**_HEADERS, **(headers or {})}
+    )
+
+
+async def ended(served: Served, watch: Watch, run: Run, most_s: float) -> Run:
+    """The run when it is over, or as it is after so many seconds."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + most_s
+    async with watch.waiting() as waiter:
+        while True:
+            waiter.look()
+            run = await _now(served, run)
+            left = until - clock()
+            if run.ended_at is not None or left <= 0:
+                return run
+            await waiter.wait(left)
+
+
+def output(run: Run) -> Any:
+    """What a run that is over came to, as `wait` and `join` answer."""
+    if run.status in ("error", "timeout", "interrupted") and run.error_json is not None:
+        return {"__error__": json.loads(run.error_json)}
+    return json.loads(run.values_json or "null")
+
+
+async def _frames(served: Served, watch: Watch, run: Run, modes: tuple[str, ...], after: int) -> AsyncGenerator[bytes]:
+    frames, place = Frames(modes), 0
+    if after and "messages" in modes:  # whole messages so far are told again with every part
+        async for event in _seen(served, run, after):
+            frames.pass_over(event)
+    place = after
+    async with watch.waiting() as waiter:
+        quiet_s = 0.0
+        while True:
+            waiter.look()
+            found = await _behind(served, run, place)
+            for event in found:
+                place = event.id
+                for frame in frames.of(event):
+                    yield frame
+                if event.method == events.END:
+                    return
+            if found:
+                quiet_s = 0.0
+                continue
+            if (await _now(served, run)).ended_at is not None and not await _behind(served, run, place):
+                yield b"event: end\ndata: null\n\n"  # its events are gone, or it has seen them all
+                return
+            started = asyncio.get_running_loop().time()
+            await waiter.wait(HEARTBEAT_S - quiet_s)
+            quiet_s += asyncio.get_running_loop().time() - started
+            if quiet_s >= HEARTBEAT_S:
+                yield b": heartbeat\n\n"
+                quiet_s = 0.0
+
+
+async def _seen(served: Served, run: Run, until: int) -> AsyncGenerator[Event]:
+    place = 0
+    while found := await _behind(served, run, place):
+        for event in found:
+            if event.id > until:
+                return
+            place = event.id
+            yield event
+
+
+async def _behind(served: Served, run: Run, place: int) -> list[Event]:
+    return await served.store.aread(lambda connection: events.of_run(connection, run.run_id, after=place))
+
+
+async def _output(served: Served, watch: Watch, run: Run) -> AsyncGenerator[bytes]:
+    yield b"\n"
+    while True:
+        run = await ended(served, watch, run, HEARTBEAT_S)
+        if run.ended_at is not None:
+            yield json.dumps(output(run)).encode()
+            return
+        yield b"\n"
+
+
+async def _now(served: Served, run: Run) -> Run:
+    return await served.store.aread(lambda connection: runs.find(connection, run.run_id))
+
+
+async def _or_leave(body: AsyncGenerator[bytes], leave: Leave | None) -> AsyncGenerator[bytes]:
+    over = False
+    try:
+        async for part in body:
+            yield part
+        over = True
+    finally:
+        await body.aclose()
+        if not over and leave is not None:
+            leaving = asyncio.ensure_future(leave())
+            _leaving.add(leaving)
+            leaving.add_done_callback(_leaving.discard)
+
+
+_leaving: set[asyncio.Future[None]] = set()
+"""Kept until they are done: whose client is gone waits for nobody."""
