@@ -26,10 +26,10 @@ from sqlalchemy import (
     update,
 )
 
-from everstep.checkpoints import jobs, spans, tombstones
+from everstep.checkpoints import jobs, slots, spans, tombstones
 from everstep.checkpoints import services as upstream
 from everstep.checkpoints.jobs import Job
-from everstep.checkpoints.schema import agent_jobs, metadata, services, upstream_events
+from everstep.checkpoints.schema import agent_jobs, metadata, services, threads, upstream_events
 from everstep.errors import PayloadInvalid
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ def prune(
         forgotten := store.write(partial(upstream.forget_events, before=met_before)).result()
     ):
         pruned.outages += forgotten
+    while store.write(partial(slots.forget, before=before["done"])).result():
+        pass
     while forgotten := store.write(partial(tombstones.forget, now=now)).result():
         pruned.keys += forgotten
         if progress is not None:
@@ -209,14 +211,16 @@ def remove(
         The jobs that were deleted.
     """
     deletable = _deletable(connection, job_ids, ended_before, lock=True)
-    ids, threads = [job.id for job in deletable], [job.thread_id for job in deletable]
+    ids = [job.id for job in deletable]
     if not ids:
         return []
+    own = _own_threads(connection, deletable)
     for referring in owned_tables():
         connection.execute(delete(referring).where(referring.c.job_id.in_(ids)))
     for name in checkpoint_tables:
         rows = table(name, column("thread_id", String))
-        connection.execute(delete(rows).where(rows.c.thread_id.in_(threads)))
+        connection.execute(delete(rows).where(rows.c.thread_id.in_(own)))
+    connection.execute(delete(threads).where(threads.c.thread_id.in_(own)))
     connection.execute(update(upstream_events).where(upstream_events.c.job_id.in_(ids)).values(job_id=None))
     tried = {"trial_job_id": None, "trial_claim_no": None}
     connection.execute(update(services).where(services.c.trial_job_id.in_(ids)).values(**tried))
@@ -224,6 +228,16 @@ def remove(
     connection.execute(delete(agent_jobs).where(agent_jobs.c.id.in_(ids)))
     tombstones.leave(connection, deletable, now=now, expires_at=now + int(key_days * DAY_MS))
     return deletable
+
+
+def _own_threads(connection: Connection, gone: Sequence[Job]) -> list[str]:
+    """The threads that go with jobs: those that are theirs alone. A client's thread stays until it is deleted."""
+    own = [job.thread_id for job in gone if job.thread_id == job.public_id]
+    others = select(agent_jobs.c.thread_id).where(
+        agent_jobs.c.thread_id.in_(own), agent_jobs.c.id.not_in([job.id for job in gone])
+    )
+    shared = set(connection.execute(others).scalars())
+    return [thread for thread in own if thread not in shared]
 
 
 def owned_tables() -> list[Table]:

@@ -173,10 +173,14 @@ def history(connection: Connection, schedule: Schedule, *, limit: int) -> list[S
     return [_of_row(schedule, row) for row in connection.execute(query.limit(limit)).mappings()]
 
 
-def forget(connection: Connection, *, before: int) -> int:
-    """Delete the rows of slots without a job that were handled before a moment; how many."""
-    old = (schedule_slots.c.fired_at < before, schedule_slots.c.job_id.is_(None))
-    return connection.execute(delete(schedule_slots).where(*old)).rowcount
+def forget(connection: Connection, *, before: int, limit: int = 500) -> int:
+    """Delete some of the slots that were handled before a moment and have no job, as those with one go with it.
+
+    Returns:
+        How many.
+    """
+    old = select(schedule_slots.c.id).where(schedule_slots.c.job_id.is_(None), schedule_slots.c.fired_at < before)
+    return connection.execute(delete(schedule_slots).where(schedule_slots.c.id.in_(old.limit(limit)))).rowcount
 
 
 def _of_row(schedule: Schedule, row: RowMapping) -> Slot:
