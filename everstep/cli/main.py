@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import sys
+from copy import copy
 from io import TextIOWrapper
 from typing import Any
 
@@ -70,12 +71,14 @@ def _register() -> None:
         dlq,
         doctor,
         jobs,
+        keys,
         metrics,
         prices,
         prune,
         review,
         schedules,
         score,
+        serve,
         services,
         submit,
         trace,
@@ -85,6 +88,8 @@ def _register() -> None:
 
     commands: tuple[click.Command, ...] = (
         submit.submit,
+        serve.up,
+        serve.server,
         worker.worker,
         jobs.jobs,
         jobs.show,
@@ -103,6 +108,7 @@ def _register() -> None:
         classify.classify,
         crash_test.crash_test,
         doctor.doctor,
+        keys.keys,
         metrics.metrics,
         backup.backup,
         prune.prune,
@@ -110,6 +116,9 @@ def _register() -> None:
     )
     for command in commands:
         everstep.add_command(command)
+    dev = copy(serve.up)  # as LangGraph's own command line calls it
+    dev.hidden = True
+    everstep.add_command(dev, "dev")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,0 +1,87 @@
+"""What runs beside the HTTP part in one process: the worker, the scheduler, what sends webhooks and watches folders.
+
+A part is anything that starts and stops; all of them work in threads of their own, so that none holds up a request. One
+that is new is a line in `beside`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from everstep.checkpoints.store import Store
+from everstep.graphs.policies import Policies
+from everstep.observability.measures import Measures
+from everstep.runtime.schedules import Scheduler
+from everstep.runtime.worker import Worker
+
+
+class Part(Protocol):
+    """What runs beside the HTTP part."""
+
+    def start(self) -> None:
+        """Begin to work, on threads of its own; returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """End what is under way in good order, and return when nothing of it runs any more."""
+        ...
+
+
+class WorkerThread:
+    """The worker, in a thread with an event loop of its own: a graph that blocks it holds up no request.
+
+    Args:
+        worker: The worker.
+        ended: Called, on its thread, when it has ended.
+
+    Attributes:
+        failure: What ended it before it was told to stop.
+    """
+
+    def __init__(self, worker: Worker, ended: Callable[[], None]) -> None:
+        self.failure: BaseException | None = None
+        self._worker = worker
+        self._ended = ended
+        self._thread = threading.Thread(target=self._run, name="everstep-worker", daemon=True)
+
+    def start(self) -> None:
+        """Begin to claim jobs."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Drain: every job is given back at its next step."""
+        self._worker.drain()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._worker.run()
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self._ended()
+
+
+def beside(
+    store: Store, policies: Policies, config_path: Path, measures: Measures, *, actor: str, without: frozenset[str]
+) -> list[tuple[str, Part]]:
+    """The parts other than the worker, by name.
+
+    Args:
+        store: The record.
+        policies: What `everstep.toml` says.
+        config_path: The `langgraph.json` it stands beside.
+        measures: What they measure with; whoever made it closes it.
+        actor: Who they are in the record.
+        without: Names of those that are not wanted.
+    """
+    parts: list[tuple[str, Part]] = []
+    if "schedules" not in without:
+        scheduler = Scheduler(store, policies, measures=measures, actor=actor)
+        scheduler.take_over(config_path)
+        parts.append(("schedules", scheduler))
+    return parts

@@ -1,0 +1,142 @@
+"""Serving the application over HTTP, with the parts that run beside it, until a signal.
+
+The first SIGTERM or SIGINT stops accepting, closes streams and stops the parts in good order; a second one ends the
+process at once, which is as safe as pulling the plug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator, Sequence
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from everstep.errors import AddressUnavailable
+from everstep.server.parts import Part
+
+logger = logging.getLogger("everstep.server")
+
+GRACE_S = 2
+"""How long requests under way have once the server stops; streams and long waits are cut, and their clients return."""
+BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        host: A name or an address of this machine.
+        port: Which port; 0 takes a free one.
+
+    Raises:
+        AddressUnavailable: The port is taken, or the address is not this machine's.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        raise AddressUnavailable(
+            f"the server cannot listen at {host}:{port}: {error}",
+            next_step="another process listens there; give another --port, or 0 for a free one"
+            if taken
+            else "give an address of this machine, and a port that this user may listen at",
+            host=host,
+            port=port,
+        ) from error
+
+
+def is_loopback(listening: socket.socket) -> bool:
+    """Whether this machine alone can reach it."""
+    return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+
+
+class Serving:
+    """An application that is served, and the parts beside it.
+
+    Args:
+        app: The application.
+        listening: Where it is served; closed at the end.
+        parts: What runs beside it.
+        grace_s: How long requests under way have at the end, seconds.
+    """
+
+    def __init__(
+        self, app: ASGIApp, listening: socket.socket, parts: Sequence[Part] = (), *, grace_s: int = GRACE_S
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=grace_s,
+            backlog=BACKLOG,
+        )
+        self._server = _Server(config)
+        self._listening = listening
+        self._parts = parts
+        self._ending = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until a signal, or until `end` is called.
+
+        Args:
+            ready: Called when requests are answered and the parts have started.
+        """
+        asyncio.run(self._run(ready))
+
+    def end(self) -> None:
+        """Stop in good order; thread-safe."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._on_signal, number)
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
+        started: list[Part] = []
+        try:
+            while not self._server.started and not serving.done():
+                await asyncio.sleep(0.01)
+            if not serving.done():
+                for part in self._parts:
+                    started.append(part)
+                    await asyncio.to_thread(part.start)
+                ready()
+                ending = asyncio.create_task(self._ending.wait())
+                await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+                ending.cancel()
+        finally:
+            self._server.handle_exit(signal.SIGTERM, None)  # of sse-starlette, too: it ends its streams at that
+            stops = [asyncio.to_thread(part.stop) for part in started]
+            results = await asyncio.gather(serving, *stops, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _on_signal(self, number: int) -> None:
+        if self._ending.is_set():
+            os._exit(128 + number)
+        logger.info("stopping: jobs are given back at their next step; a second signal exits at once")
+        self._ending.set()
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `Serving`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
