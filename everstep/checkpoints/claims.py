@@ -154,7 +154,7 @@ def other_holders(connection: Connection, *, worker: str, graphs: Sequence[str])
 
 
 class _Look:
-    """What is ready: a single statement as long as nothing limits which of it may start.
+    """What is ready: looked for without much ado as long as nothing limits which of it may start.
 
     Attributes:
         admission: Which of it may.
@@ -196,12 +196,11 @@ class _Look:
         return _first(self._connection, ready, may_start, number)
 
     def _found(self, most: int, most_lost: int) -> list[Job] | None:
-        """The first of each kind, by one statement; None if something limits what may start."""
-        look = job_statements.look_for_ready(None if self._graphs is None else len(self._graphs))
+        """The first of each kind; None if something limits what may start."""
         values = {"now": self._now, "most": most, "most_lost": most_lost, **_numbered(self._graphs)}
-        rows = look.run(self._connection, values).fetchall()
-        closed, keyed, *_ = rows[0]
-        return None if closed or keyed else [from_row(row[2:]) for row in rows if row[2] is not None]
+        graphs = None if self._graphs is None else len(self._graphs)
+        rows = job_statements.look_for_ready(self._connection, graphs, values)
+        return None if rows is None else [from_row(row) for row in rows]
 
     def _read(self) -> Admission:
         return Admission.read(

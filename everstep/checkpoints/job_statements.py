@@ -6,13 +6,14 @@ row id, status and claim number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     and_,
     bindparam,
     case,
@@ -118,43 +119,80 @@ CLOSED_AND_KEYED = Statement(select(_closed(), _keyed()))
 """Whether any gate is closed, and whether any living job has a concurrency key."""
 
 
-@cache
-def look_for_ready(graphs: int | None) -> Statement:
+def look_for_ready(connection: Connection, graphs: int | None, values: Mapping[str, Any]) -> list[Any] | None:
     """Of each kind of ready job the first without a concurrency key, locked; what is locked is passed over.
 
-    They are `most`, of those that run under a lease that has expired `most_lost`.
-
-    Each row begins with what `CLOSED_AND_KEYED` finds; one without a job after it says that none is ready.
-
     Args:
+        connection: The write transaction.
         graphs: How many graphs the worker has, which are `graph_0` and so on; None: all.
+        values: `now`; how many of each kind: `most`, and `most_lost` of those under a lease that has expired; and the
+            graphs' names.
+
+    Returns:
+        Rows with all columns; None if a gate is closed, or a job has a key, so that more decides what may start.
     """
+    if connection.dialect.name == "postgresql":  # in one message to the server
+        rows = _held_and_ready(graphs).run(connection, values).fetchall()
+        closed, keyed, *_ = rows[0]
+        return None if closed or keyed else [row[2:] for row in rows if row[2] is not None]
+    closed, keyed, *any_of = _kinds(graphs).run(connection, values).fetchone()
+    if closed or keyed:
+        return None
+    parts = [part for part, any_ in zip(_each_ready(graphs), any_of, strict=True) if any_]
+    return [row for part in parts for row in part.run(connection, values).fetchall()]
+
+
+@cache
+def _held_and_ready(graphs: int | None) -> Statement:
+    """Each row begins with what `CLOSED_AND_KEYED` finds; one without a job after it says that none is ready."""
     held = select(_closed().label("closed"), _keyed().label("keyed")).cte("held")
-    first = [
-        select(agent_jobs)
-        .where(part, _jobs.concurrency_key.is_(None))
-        .order_by(_jobs.due_rank, _jobs.id)
-        .limit(bindparam("most_lost" if number == len(WAITING) else "most", type_=_jobs.id.type))
-        .with_for_update(skip_locked=True)
-        .cte(f"ready_{number}")
-        for number, part in enumerate(_ready(graphs))
-    ]
+    first = [part.cte(f"ready_{number}") for number, part in enumerate(_first(graphs))]
     found = union_all(*(select(part) for part in first)).subquery("found")
     return Statement(select(held, found).select_from(held.outerjoin(found, true())))
 
 
 @cache
+def _kinds(graphs: int | None) -> Statement:
+    """What `CLOSED_AND_KEYED` finds, and of each kind of ready job whether there is any."""
+    return Statement(select(_closed(), _keyed(), *_any_of_each(graphs)))
+
+
+@cache
+def _each_ready(graphs: int | None) -> list[Statement]:
+    """Apart: to SQLite nothing travels, but each column of each statement that is run costs, also where no row is."""
+    return [Statement(part) for part in _first(graphs)]
+
+
+def _first(graphs: int | None) -> list[Select[Any]]:
+    return [
+        select(agent_jobs)
+        .where(part, _jobs.concurrency_key.is_(None))
+        .order_by(_jobs.due_rank, _jobs.id)
+        .limit(bindparam("most_lost" if number == len(WAITING) else "most", type_=_jobs.id.type))
+        .with_for_update(skip_locked=True)
+        for number, part in enumerate(_ready(graphs))
+    ]
+
+
+@cache
 def look_around(graphs: int | None) -> Statement:
     """What `CLOSED_AND_KEYED` finds, and, if that is nothing, whether a job is ready; nothing is locked."""
-    ready = or_(*(exists(select(_jobs.id).where(part)) for part in _ready(graphs)))
+    ready = or_(*_any_of_each(graphs))
     return Statement(select(_closed(), _keyed(), case((or_(_closed(), _keyed()), false()), else_=ready)))
 
 
-def _ready(graphs: int | None) -> list[ColumnElement[bool]]:
+def _any_of_each(graphs: int | None) -> list[ColumnElement[bool]]:
+    return [exists(select(_jobs.id).where(part)) for part in _ready(graphs, _jobs.next_run_at)]
+
+
+_IN_ORDER = _jobs.next_run_at + 0
+"""Not by its index, whose order would have to be sorted anew."""
+
+
+def _ready(graphs: int | None, due_at: ColumnElement[int] = _IN_ORDER) -> list[ColumnElement[bool]]:
     """What is ready, apart by status: so each part is found in its order by an index, however much waits behind it."""
     now = bindparam("now", type_=_jobs.next_run_at.type)
-    due = _jobs.next_run_at + 0 <= now  # not by its index, whose order would have to be sorted anew
-    parts = [and_(_jobs.status == status, due) for status in WAITING]
+    parts = [and_(_jobs.status == status, due_at <= now) for status in WAITING]
     parts.append(and_(_jobs.status == "running", _jobs.lease_until <= now))
     return [and_(part, _mine(graphs)) for part in parts]
 

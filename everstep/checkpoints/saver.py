@@ -32,6 +32,7 @@ from everstep.checkpoints.fence import Fence
 from everstep.checkpoints.history import Grown, HistoryGone, NewChunk, StepSerializer
 from everstep.checkpoints.long_lists import LongLists, Shortened
 from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, size_of
+from everstep.checkpoints.statements import execute
 from everstep.checkpoints.thread_operations import ThreadOperations
 from everstep.observability import metric_names
 
@@ -292,7 +293,7 @@ class StepSaver(ThreadOperations):
             if check is not None:
                 check(connection)
             for sql, parameters in statements:
-                connection.exec_driver_sql(sql, parameters)
+                execute(connection, sql, parameters)
 
         def told(future: Future[None]) -> None:
             error = None if future.cancelled() else future.exception()

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from everstep.checkpoints import migrate
+from everstep.checkpoints.statements import execute
 from everstep.checkpoints.wake_ups import WORK, WakeUps
 from everstep.clock import Clock, SystemClock
 from everstep.errors import BackupImpossible, EverstepError, StoreCorrupt, StoreNotFound, StoreUnavailable
@@ -188,7 +189,7 @@ def _engine(path: Path, begin: str, pool: type[NullPool] | type[QueuePool]) -> E
     engine = create_engine("sqlite://", creator=lambda: raw_connection(path), poolclass=pool)
 
     def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        execute(connection, begin)
 
     event.listen(engine, "begin", on_begin)
     return engine

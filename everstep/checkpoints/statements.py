@@ -47,7 +47,7 @@ class Statement:
         try:
             cursor.execute(form.sql, form.parameters(values))
         except form.errors as error:
-            raise _explained(connection, form, values, error) from error
+            raise _explained(connection, form.sql, values, error, form.errors) from error
         return cursor
 
     def rows(self, connection: Connection, values: Mapping[str, Any] = NOTHING) -> list[dict[str, Any]]:
@@ -70,12 +70,36 @@ class Statement:
             else:
                 cursor.executemany(form.sql, [form.parameters(row) for row in rows])
         except form.errors as error:
-            raise _explained(connection, form, rows, error) from error
+            raise _explained(connection, form.sql, rows, error, form.errors) from error
         return int(cursor.rowcount)
 
     def _compile(self, dialect: Dialect) -> _Form:
         form = self._forms[dialect.name] = _Form(self._query, dialect)
         return form
+
+
+def execute(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Any:
+    """Run SQL of the driver's own, in a transaction that is under way; SQLAlchemy takes eight times as long to.
+
+    Args:
+        connection: The transaction.
+        sql: A statement in the database's words.
+        parameters: Its parameters, in order; a list of tuples to run it once for each.
+
+    Returns:
+        The driver's cursor.
+
+    Raises:
+        DBAPIError: As SQLAlchemy would.
+    """
+    driver: Any = connection.connection.driver_connection
+    cursor = driver.cursor()
+    errors: Any = connection.dialect.dbapi.Error  # pyright: ignore[reportOptionalMemberAccess]
+    try:
+        (cursor.executemany if isinstance(parameters, list) else cursor.execute)(sql, parameters)
+    except errors as error:
+        raise _explained(connection, sql, parameters, error, errors) from error
+    return cursor
 
 
 class _Form:
@@ -104,9 +128,9 @@ def _cursor(connection: Connection) -> Any:
     return driver.cursor()
 
 
-def _explained(connection: Connection, form: _Form, values: Any, error: Exception) -> Exception:
+def _explained(connection: Connection, sql: str, values: Any, error: Exception, errors: type[Exception]) -> Exception:
     """The error as SQLAlchemy would raise it; a connection that is broken is not used again."""
     dialect, driver = connection.dialect, connection.connection.dbapi_connection
     if dialect.is_disconnect(error, driver, None):  # pyright: ignore[reportArgumentType]
         connection.invalidate(error)
-    return DBAPIError.instance(form.sql, values, error, form.errors, dialect=dialect)  # pyright: ignore
+    return DBAPIError.instance(sql, values, error, errors, dialect=dialect)  # pyright: ignore
