@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from everstep.checkpoints.database import insert_or_ignore
 from everstep.checkpoints.schema import replies as table
@@ -124,11 +124,6 @@ def remember(connection: Connection, asked: Asked, reply: Reply) -> Reply:
     }
     connection.execute(update(table).where(*mine).values(**filled))
     return reply
-
-
-def expired(connection: Connection, *, now: int) -> int:
-    """How many replies need not be known any more."""
-    return connection.execute(select(func.count()).where(table.c.expires_at <= now)).scalar_one()
 
 
 def forget(connection: Connection, *, now: int) -> int:

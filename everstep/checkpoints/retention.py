@@ -26,7 +26,7 @@ from sqlalchemy import (
     update,
 )
 
-from everstep.checkpoints import jobs, slots, spans, tombstones
+from everstep.checkpoints import jobs, replies, slots, spans, tombstones
 from everstep.checkpoints import services as upstream
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs, metadata, services, threads, upstream_events
@@ -143,6 +143,8 @@ def prune(
     ):
         pruned.outages += forgotten
     while store.write(partial(slots.forget, before=before["done"])).result():
+        pass
+    while store.write(partial(replies.forget, now=now)).result():
         pass
     while forgotten := store.write(partial(tombstones.forget, now=now)).result():
         pruned.keys += forgotten
