@@ -7,8 +7,9 @@ subject: `effect.called:git.push`. Without the variable, and without an observer
 Points, in the order of a job's life: `job.claimed`, `checkpoint.before_put`, `checkpoint.after_put`,
 `writes.after_put`, `effect.intended`, `effect.called`, `effect.confirmed`; of a job with an acceptance, when its graph
 has finished, `acceptance.before` and `acceptance.verified`; `job.before_settle`, `job.settled`; and
-`dead_letter.sent`, when the webhook took the message that a job failed. The workers of `everstep crash-test` have one
-more: `node.finished`, when a node's body has ended and nothing of it is stored.
+`dead_letter.sent`, when the webhook took the message that a job failed. Of a webhook `webhook.sent`, when it took a
+message; of a trigger `trigger.stored` and `trigger.handled`, when its event was. The workers of `everstep crash-test`
+have one more: `node.finished`, when a node's body has ended and nothing of it is stored.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def check_url(url: str) -> None:
     """
     try:
         parts = urlsplit(url)
-        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        whole = url.startswith(("http://", "https://")) and parts.hostname and parts.port != 0
     except ValueError:  # a port that is none, half an IPv6 address
         parts, whole = urlsplit(""), False
     if not whole or not url.isascii() or not url.isprintable() or " " in url or len(url) > LONGEST_URL:
@@ -228,13 +228,6 @@ def failed(connection: Connection, delivery: Delivery, *, reason: str, again_at:
     next_try = {"state": "dead"} if again_at is None else {"next_try_at": again_at}
     written = {"last_error": reason[:ERROR_LENGTH], **next_try, **_FREE}
     return connection.execute(update(table).where(_held(delivery)).values(**written)).rowcount == 1
-
-
-def give_back(connection: Connection, delivery: Delivery, *, now: int) -> None:
-    """It was taken, and sending it never began: another may."""
-    unsent = {"next_try_at": now, "tries": delivery.tries - 1, **_FREE}
-    connection.execute(update(table).where(_held(delivery)).values(**unsent))
-    notify(connection, TOPIC)
 
 
 def replay(connection: Connection, delivery: Delivery, *, now: int) -> Delivery:

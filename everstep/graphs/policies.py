@@ -20,10 +20,12 @@ from everstep.checkpoints.jobs import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY
 from everstep.checkpoints.policy import Acceptance, Budget, JobPolicy
 from everstep.checkpoints.schedule import Definition, JobOptions, Missed, Overlap
 from everstep.errors import ConfigInvalid, EverstepError, PayloadInvalid
+from everstep.graphs import event_sections
+from everstep.graphs.event_sections import TriggerSection, WebhooksSection
 
 FILE_NAME = "everstep.toml"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
-"""Names of schedules."""
+"""Names of schedules and triggers."""
 
 AtLeastOne = Annotated[int, Field(ge=1)]
 
@@ -209,6 +211,8 @@ class Policies(_Strict):
     prices: dict[str, PriceSection] = {}
     logs: LogsSection = LogsSection()
     schedules: dict[Annotated[str, Field(pattern=NAME)], ScheduleSection] = {}
+    webhooks: WebhooksSection = WebhooksSection()
+    triggers: dict[Annotated[str, Field(pattern=NAME)], TriggerSection] = {}
 
     def limits(self) -> Limits:
         """How many jobs may run at once, over all workers."""
@@ -276,6 +280,7 @@ def read_policies(config_path: Path, graphs: Collection[str] | None = None) -> P
         raise _invalid(path, error.message, error.next_step) from error
     named = {f"graphs.{name}": name for name in policies.graphs}
     named |= {f"schedules.{name}.graph": schedule.graph for name, schedule in policies.schedules.items()}
+    named |= {f"triggers.{name}.graph": trigger.graph for name, trigger in policies.triggers.items()}
     for place, name in named.items():
         if graphs is not None and name not in graphs:
             close = get_close_matches(name, graphs, n=1)
@@ -304,6 +309,7 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
         "schedules": ScheduleSection,
         "budget": BudgetSection,
         "acceptance": AcceptanceSection,
+        **event_sections.SECTIONS,
     }
     named: list[Any] = [sections[part] for part in place if isinstance(part, str) and part in sections]
     return list((named[-1] if named else Policies).model_fields)

@@ -34,6 +34,7 @@ from everstep.observability.tracing import Tracing
 from everstep.runtime import langgraph_fixes, measuring
 from everstep.runtime.claiming import Claiming
 from everstep.runtime.dead_letters import DeadLetters
+from everstep.runtime.deliveries import Deliveries
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import worker_id
 from everstep.runtime.isolation import IsolatedRun
@@ -168,10 +169,12 @@ class Worker:
         self._wake = asyncio.Event()
         heartbeat = Heartbeat(self._store, self.id, self._lease_ms, self._held, self._on_beat, self._outage)
         dead_letters = DeadLetters(self._store, self._policies.dead_letters.webhook, randomness=self._randomness)
+        webhooks = Deliveries(self._store, self._policies.webhooks, randomness=self._randomness, name=self.id)
         lag = asyncio.create_task(measuring.watch(self._measures, self._outage)) if self._measures.is_on else None
         self._measures.add(metric_names.SLOTS, self._concurrency)
         heartbeat.start()
         dead_letters.start()
+        webhooks.start()
         exporter = self._exporter()
         if exporter is not None:
             exporter.start()
@@ -211,7 +214,7 @@ class Worker:
             await asyncio.to_thread(listening.__exit__, None, None, None)
             await asyncio.to_thread(heartbeat.stop)
             await asyncio.to_thread(dead_letters.stop)
-            ends = [self._measures.close] if exporter is None else [exporter.stop, self._measures.close]
+            ends = [webhooks.stop, self._measures.close, *([] if exporter is None else [exporter.stop])]
             await asyncio.gather(*(asyncio.to_thread(end) for end in ends))  # a dead endpoint is waited for once
             self._tracing.shutdown()
 
