@@ -346,7 +346,7 @@ def _continue(connection: Connection, request: RunRequest, paused: Job, answer: 
     how = request.how(run_id, now)
     changes: dict[str, Any] = {"run_json": json.dumps(how)}
     if steers:
-        changes["input_applied"] = 0
+        changes |= {"input_applied": 0, "next_input_json": None}
     connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(**changes))
     _insert(connection, request, job, run_id, now)
     for review, value in given:

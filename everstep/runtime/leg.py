@@ -14,14 +14,13 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import merge_configs
 from langgraph.errors import GraphDrained
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from sqlalchemy import Connection
 
-from everstep.checkpoints import jobs, reviews, runs, services
+from everstep.checkpoints import jobs, reviews, services
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.policy import Acceptance
 from everstep.checkpoints.reviews import Question, Review
@@ -39,12 +38,10 @@ from everstep.observability.tracing import Tracing
 from everstep.runtime import leg_spans
 from everstep.runtime.acceptance import Finished, feedback_form, judge
 from everstep.runtime.classify import classify
+from everstep.runtime.client_run import ClientRun
 from everstep.runtime.feed import Standing, standing
-from everstep.runtime.results import json_ready
-from everstep.runtime.run_options import RunOptions
 from everstep.runtime.settle import Outcome
 from everstep.runtime.spending import USED_UP, Spending, Unpriced
-from everstep.runtime.streams import EventWriter, emitted
 
 RECURSION_LIMIT = 10_000
 EFFECT_GRACE_S = 30.0
@@ -109,12 +106,7 @@ class Leg:
         self.spending = Spending(store, job, prices, lambda: control.request_drain(USED_UP), submit)
         if measures.is_on:
             self.spending.counter.priced = self._priced
-        self._options = RunOptions.of(job)
-        self._events: EventWriter | None = None
-        if self._options.run_id is not None and self._options.stream_mode:
-            modes, subgraphs = self._options.stream_mode, self._options.stream_subgraphs
-            self._events = EventWriter(store, job, self._options.run_id, modes, subgraphs=subgraphs)
-        self._told: dict[str, str] = {}
+        self._client = ClientRun(store, job)
         self._attempt = Attempt(
             store=store,
             job_id=job.id,
@@ -246,28 +238,21 @@ class Leg:
             self._spans.write_alone()
 
     async def _run(self) -> Outcome:
-        options = self._options
-        about = {"everstep_job": self._job.public_id, "everstep_leg": self._job.claim_no}
-        config: RunnableConfig = {
-            "configurable": {**options.configurable(self._job), "run_id": self._run_id()},
-            "metadata": {**options.config.get("metadata", {}), **about},
-            "tags": list(options.config.get("tags", ())),
-            "callbacks": [self.spending.counter, *self._measured_calls(), *self._span.callbacks],
-        }
+        client = self._client
+        callbacks = [self.spending.counter, *self._measured_calls(), *self._span.callbacks]
+        config: RunnableConfig = {**client.config(), "callbacks": callbacks}
         saver = StepSaver(self._store, self._attempt)
-        if options.run_id is not None:
-            await self._roll_back()
+        await client.prepare()
         async with self._graphs.open(self._job.graph, config, checkpointer=saver) as graph:
-            if stops := options.stops():
-                graph = graph.copy(update=stops)
-            limit = options.config.get("recursion_limit")
-            limit = limit or (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
-            config = {**config, "recursion_limit": limit}
+            limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
+            config = {"recursion_limit": limit, **config}
             changed = self._changed(graph)
             if changed is not None:
                 return Outcome("review", questions=[changed])
             used_up = await self.spending.begin(await self._store.aread(self._before))
-            starts_at = await self._fork(graph, config)
+            if stops := client.options.stops():
+                graph = graph.copy(update=stops)
+            first = await client.starts_at(graph, config)
             where = await self._standing(graph, config, saver, has_run=False)
             fed: Any = None
             while where.kind == "runnable":
@@ -281,76 +266,21 @@ class Leg:
                 self._stepped_at = time.monotonic()
                 if not self._job.input_applied:  # what stores the input, and starts a graph of nodes, is no step
                     self._unmeasured = 2 if isinstance(graph, CompiledStateGraph) else 1
-                where_from = merge_configs(config, starts_at) if starts_at else config
-                starts_at = None
+                how = {"durability": "sync", "control": self._control}
                 try:
-                    await self._stream(graph, where.input, where_from)
+                    await client.stream(graph, where.input, first, how)
                 except Exception:
-                    await self._tell_state(graph, config)
+                    await client.tell_state(graph, config)
                     raise
+                first = config
                 where = await self._standing(graph, config, saver, has_run=True)
-            self._tell(where)
+            client.tell(where)
             if where.kind == "finished" and self._job.acceptance is not None:
                 form = feedback_form(graph, Acceptance.of(self._job.acceptance).feedback)
                 self._finished = Finished(where.state, where.checkpoint_id, form)
         if where.kind == "finished":
-            return Outcome("done", values=where.values, told=self._told)
-        return Outcome("review", questions=where.questions, told=self._told)
-
-    async def _stream(self, graph: Graph, given: Any, config: RunnableConfig) -> None:
-        """Run the graph until it pauses or ends; tell what it emits, if somebody may want to know."""
-        events, options = self._events, self._options
-        how: dict[str, Any] = {"durability": "sync", "control": self._control}
-        if options.context is not None:
-            how["context"] = options.context
-        if events is None:
-            async for _ in graph.astream(given, config, stream_mode="updates", **how):
-                pass
-            return
-        try:
-            async for namespace, mode, chunk in emitted(graph, given, config, options.stream_mode, how):
-                events.emit(namespace, mode, chunk)
-        finally:
-            events.flush()
-
-    async def _fork(self, graph: Graph, config: RunnableConfig) -> RunnableConfig | None:
-        """Where an input is fed if not to the newest checkpoint; without an input the thread is forked here."""
-        place = {} if self._job.input_applied else self._options.forks_at()
-        if not place:
-            return None
-        there: RunnableConfig = {"configurable": {**config.get("configurable", {}), **place}}
-        if self._job.next_input is not None:
-            return there
-        await graph.aupdate_state(there, None, as_node="__copy__")
-        self._job = await self._store.aread(lambda connection: jobs.get(connection, self._job.id))
-        return None
-
-    async def _roll_back(self) -> None:
-        """Take away the steps of earlier runs of the thread that were cancelled so."""
-        thread = self._job.thread_id
-        run_ids = await self._store.aread(lambda connection: runs.to_roll_back(connection, thread))
-        if run_ids:
-            await StepSaver(self._store).adelete_for_runs(run_ids)
-            await self._store.awrite(lambda connection: runs.rolled_back(connection, run_ids))
-
-    def _tell(self, where: Standing) -> None:
-        """What the run and its thread are told of where the thread stands."""
-        if self._options.run_id is None:
-            return
-        values: Any = json_ready(where.values)
-        interrupts: dict[str, list[Any]] = json_ready(where.interrupts)
-        if interrupts and isinstance(values, dict):
-            values["__interrupt__"] = [one for asked in interrupts.values() for one in asked]
-        told: dict[str, Any] = {"values_json": values, "state_json": json_ready(where.state)}
-        told["interrupts_json"] = interrupts
-        self._told = {name: json.dumps(value) for name, value in told.items()}
-
-    async def _tell_state(self, graph: Graph, config: RunnableConfig) -> None:
-        """After an error: the thread's state as it is."""
-        if self._options.run_id is not None:
-            with suppress(Exception):
-                snapshot = await graph.aget_state(config)
-                self._told = {"state_json": json.dumps(json_ready(snapshot.values))}
+            return Outcome("done", values=where.values, told=self._client.told)
+        return Outcome("review", questions=where.questions, told=self._client.told)
 
     def _measured_calls(self) -> list[BaseCallbackHandler]:
         if not self._measures.is_on:
@@ -362,20 +292,16 @@ class Leg:
     def _priced(self, model: str, micros: int) -> None:
         self._measures.add(metric_names.COST, micros / 1_000_000, model)
 
-    def _run_id(self) -> str:
-        """One id for each time the graph is fed an input: LangGraph ignores one that is fed to a run it has seen."""
-        run_id = self._options.run_id or self._job.public_id
-        return f"{run_id}.{self._job.returns}" if self._job.returns else run_id
-
     async def _standing(self, graph: Graph, config: RunnableConfig, saver: StepSaver, *, has_run: bool) -> Standing:
         def row_and_reviews(connection: Connection) -> tuple[Job, list[Review]]:
             return jobs.get(connection, self._job.id), reviews.of_job(connection, self._job.id)
 
-        if not has_run and not self._job.input_applied:  # nothing of this input was ever asked about
+        alone = self._client.options.run_id is None
+        if alone and not has_run and not self._job.input_applied:  # nothing of this input was ever asked about
             job, of_job = self._job, list[Review]()
         else:
             job, of_job = await self._store.aread(row_and_reviews)
-        return await standing(graph, config, job, of_job, saver, has_run=has_run, command=self._options.command)
+        return await standing(graph, config, job, of_job, saver, has_run=has_run, command=self._client.options.command)
 
     def _before(self, connection: Connection) -> Unpriced:
         """What the record says before the leg begins; of the first leg of a job most of it is known to be nothing."""
@@ -420,7 +346,7 @@ class Leg:
         if isinstance(error, LostClaim):
             self._attempt.block(error)
         verdict = classify(error, now_ms=self._store.clock.now_ms())
-        return Outcome("error", error=error, verdict=verdict, told=self._told)
+        return Outcome("error", error=error, verdict=verdict, told=self._client.told)
 
     def _committed(self, checkpoint_id: str, checkpoint_ns: str) -> None:
         """A checkpoint is stored. If this leg tries a service, its first step proves that it works again."""

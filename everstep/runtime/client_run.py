@@ -1,0 +1,133 @@
+"""The side of a leg that a client sees: how its run is configured, where it starts, and what is told of it.
+
+For a job that no client started all of it is nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.pregel import Pregel
+
+from everstep.checkpoints import runs
+from everstep.checkpoints.job import Job
+from everstep.checkpoints.saver import StepSaver
+from everstep.checkpoints.store import Store
+from everstep.runtime.feed import Standing
+from everstep.runtime.results import json_ready
+from everstep.runtime.run_options import RunOptions
+from everstep.runtime.streams import EventWriter, emitted
+
+Graph = Pregel[Any, Any, Any, Any]
+
+
+class ClientRun:
+    """One leg's.
+
+    Args:
+        store: The record.
+        job: The job as claimed.
+
+    Attributes:
+        options: How it runs.
+        told: What the run and its thread are told when the leg is settled (`turns.tell_values`).
+    """
+
+    def __init__(self, store: Store, job: Job) -> None:
+        self._store = store
+        self._job = job
+        self.options = RunOptions.of(job)
+        self.told: dict[str, str] = {}
+        self._events: EventWriter | None = None
+        if self.options.run_id is not None and self.options.stream_mode:
+            modes, subgraphs = self.options.stream_mode, self.options.stream_subgraphs
+            self._events = EventWriter(store, job, self.options.run_id, modes, subgraphs=subgraphs)
+
+    @property
+    def run_id(self) -> str:
+        """One id for each time the graph is fed an input: LangGraph ignores one that is fed to a run it has seen."""
+        run_id = self.options.run_id or self._job.public_id
+        return f"{run_id}.{self._job.returns}" if self._job.returns else run_id
+
+    def config(self) -> RunnableConfig:
+        """The run's config, without what the worker adds."""
+        given = self.options.config
+        about = {"everstep_job": self._job.public_id, "everstep_leg": self._job.claim_no}
+        config: RunnableConfig = {
+            "configurable": {**self.options.configurable(self._job), "run_id": self.run_id},
+            "metadata": {**given.get("metadata", {}), **about},
+        }
+        if given.get("tags"):
+            config["tags"] = list(given["tags"])
+        if given.get("recursion_limit"):
+            config["recursion_limit"] = given["recursion_limit"]
+        return config
+
+    async def prepare(self) -> None:
+        """Take away the steps of earlier runs of the thread that were cancelled so."""
+        if self.options.run_id is None:
+            return
+        thread = self._job.thread_id
+        run_ids = await self._store.aread(lambda connection: runs.to_roll_back(connection, thread))
+        if run_ids:
+            await StepSaver(self._store).adelete_for_runs(run_ids)
+            await self._store.awrite(lambda connection: runs.rolled_back(connection, run_ids))
+
+    async def starts_at(self, graph: Graph, config: RunnableConfig) -> RunnableConfig:
+        """The config of the first feeding: an input may be fed to an earlier checkpoint.
+
+        Without an input the thread is forked there now, and goes on from the fork.
+        """
+        place = {} if self._job.input_applied else self.options.forks_at()
+        if not place:
+            return config
+        there: RunnableConfig = {**config, "configurable": {**config.get("configurable", {}), **place}}
+        if self._job.next_input is not None:
+            return there
+        await graph.aupdate_state(there, None, as_node="__copy__")
+        return config
+
+    async def stream(self, graph: Graph, given: Any, config: RunnableConfig, how: Mapping[str, Any]) -> None:
+        """Run the graph until it pauses or ends; tell what it emits, if somebody may want to know.
+
+        Args:
+            graph: The graph.
+            given: What it is fed.
+            config: The run's config.
+            how: Further arguments of `astream`.
+        """
+        events, options = self._events, self.options
+        if options.context is not None:
+            how = {**how, "context": options.context}
+        if events is None:
+            async for _ in graph.astream(given, config, stream_mode="updates", **how):
+                pass
+            return
+        try:
+            async for namespace, mode, chunk in emitted(graph, given, config, options.stream_mode, how):
+                events.emit(namespace, mode, chunk)
+        finally:
+            events.flush()
+
+    def tell(self, where: Standing) -> None:
+        """The graph paused or finished: what the run and its thread are told."""
+        if self.options.run_id is None:
+            return
+        values: Any = json_ready(where.values)
+        interrupts: dict[str, list[Any]] = json_ready(where.interrupts)
+        if interrupts and isinstance(values, dict):
+            values["__interrupt__"] = [one for asked in interrupts.values() for one in asked]
+        told: dict[str, Any] = {"values_json": values, "state_json": json_ready(where.state)}
+        told["interrupts_json"] = interrupts
+        self.told = {name: json.dumps(value) for name, value in told.items()}
+
+    async def tell_state(self, graph: Graph, config: RunnableConfig) -> None:
+        """The graph failed: its thread is told the state as it is."""
+        if self.options.run_id is not None:
+            with suppress(Exception):
+                snapshot = await graph.aget_state(config)
+                self.told = {"state_json": json.dumps(json_ready(snapshot.values))}
