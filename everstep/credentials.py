@@ -64,6 +64,7 @@ _SECRET_FORMS = re.compile(
           sk-(?=[A-Za-z_-]{0,100}[0-9])[A-Za-z0-9_-]{20,}        # OpenAI, Anthropic, Langfuse and others
         | (?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,}         # Stripe
         | whsec_[A-Za-z0-9+/=]{20,}
+        | esk_[0-9a-f]{32,}                                # Everstep's own
         | gh[opsur]_[A-Za-z0-9]{30,}                       # GitHub
         | github_pat_[A-Za-z0-9_]{22,}
         | glpat-[A-Za-z0-9_-]{20,}                         # GitLab
