@@ -159,6 +159,10 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
             from everstep.checkpoints import turns
 
             turns.moved(connection, after, now=now, actor=actor)
+        elif {move.job.status, after.status} & {"review", "failed"} or (after.status == "done" and after.claim_no > 1):
+            from everstep.checkpoints import conversations
+
+            conversations.follow(connection, move.job, after, now=now)
         if after.webhook is not None:
             deliveries.tell(connection, after, now=now)
     if any(move.to in WAITING for move in moves):  # and who waits for a moment learns of another one

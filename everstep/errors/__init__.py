@@ -23,6 +23,7 @@ from everstep.errors.conversations import (
     CheckpointNotFound,
     RequestInvalid,
     ThreadExists,
+    ThreadHasNoGraph,
 )
 from everstep.errors.events import (
     DeliveryNotFound,
@@ -181,6 +182,7 @@ __all__ = [
     "StoreUrlInvalid",
     "ThreadBusy",
     "ThreadExists",
+    "ThreadHasNoGraph",
     "ThreadNotFound",
     "TriggerNotFound",
     "TriggerUnusable",

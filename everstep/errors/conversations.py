@@ -12,6 +12,13 @@ class ThreadExists(EverstepError):
     exit_code = EX_DATAERR
 
 
+class ThreadHasNoGraph(EverstepError):
+    """Nothing ever ran on the thread, and nobody said which graph is to."""
+
+    code = "thread_has_no_graph"
+    exit_code = EX_USAGE
+
+
 class CheckpointNotFound(EverstepError):
     """The thread has no checkpoint with this id, or its graph no such subgraph."""
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,6 +26,7 @@ from everstep.graphs.configuration import Configuration, read_configuration, req
 from everstep.graphs.fingerprint import fingerprint
 from everstep.graphs.importing import import_graph, load_failed
 from everstep.graphs.opening import Graph, Purpose, kind_of, open_graph
+from everstep.graphs.storage import Storage, read_storage
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +101,15 @@ class GraphCatalogue:
     def from_graphs(cls, graphs: dict[str, Any]) -> GraphCatalogue:
         """Graphs given as objects: compiled graphs, builders, workflows or factories, by name."""
         return cls(None, dict(graphs))
+
+    @cached_property
+    def storage(self) -> Storage:
+        """What the configuration says about what is kept.
+
+        Raises:
+            ConfigInvalid: An entry is not what the format allows.
+        """
+        return read_storage(self.configuration.content if self.configuration else {})
 
     def names(self) -> list[str]:
         """The names, in the order they were given."""

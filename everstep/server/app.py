@@ -17,7 +17,7 @@ from everstep.server import auth_hook, failures
 from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
-from everstep.server.langgraph import meta, runs
+from everstep.server.langgraph import assistants, meta, runs, thread_states, threads
 from everstep.server.native import jobs
 from everstep.server.wire import Wire
 
@@ -64,6 +64,10 @@ def create_app(
     app.state.auth_hook = _hook(graphs, http)
     failures.install(app)
     app.include_router(meta.router)
+    app.include_router(assistants.router)
+    app.include_router(threads.router)
+    app.include_router(thread_states.router)
+    assistants.make_system_assistants(store, graphs)
     app.include_router(runs.router)
     app.include_router(jobs.router)
     _shut(app, http)
@@ -105,7 +109,7 @@ def _describe(app: FastAPI, http: HttpConfiguration) -> None:
 def _guard(app: FastAPI, store: Store, settings: Settings, cors: Cors | None) -> None:
     """What stands before every path, the outermost last: an error's answer, too, is one that pages may read."""
     cors = cors or Cors()
-    app.add_middleware(Wire)
+    app.add_middleware(Wire, most_body_bytes=settings.most_body_bytes)
     app.add_middleware(Access, store=store, settings=settings, hook=app.state.auth_hook)
     app.add_middleware(Browsers, cors=cors, hosts=settings.hosts)
     app.add_middleware(

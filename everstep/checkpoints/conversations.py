@@ -1,0 +1,472 @@
+"""Threads as LangGraph's interface has them: a row with what they can be found by, beside the checkpoints.
+
+A thread that a client made, or runs on, has a row. A job that was submitted otherwise is a thread, too: its thread has
+the job's id. It gets a row when it first waits for a person, so that whoever looks for open questions finds it, and is
+found by its id without one. Status, values and interrupts in the row are what was true when its last run stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, func, select, update
+from sqlalchemy.exc import NoResultFound
+
+from everstep.checkpoints import answers
+from everstep.checkpoints.assistants import system_id
+from everstep.checkpoints.database import insert_or_ignore
+from everstep.checkpoints.job import Job, from_row
+from everstep.checkpoints.json_filters import check_storable, storable
+from everstep.checkpoints.schema import agent_jobs, reviews
+from everstep.checkpoints.schema import threads as table
+from everstep.clock import rfc3339, uuid7
+from everstep.errors import RequestInvalid, ThreadBusy, ThreadExists, ThreadNotFound
+
+GOING = ("pending", "running", "retry")
+ENDED = ("done", "failed")
+MINUTE_MS = 60_000
+KEEP: Any = object()
+"""In place of a value that is to stay as it is."""
+Status = Literal["idle", "busy", "interrupted", "error"]
+_OF_JOB: Mapping[str, Status] = {"review": "interrupted", "done": "idle", "failed": "error"}
+
+
+@dataclass(frozen=True)
+class Ttl:
+    """How long a thread is kept after something last happened on it.
+
+    Attributes:
+        minutes: How long.
+        strategy: What happens then: `delete` it, or `keep_latest`: drop all but the newest of its checkpoints.
+    """
+
+    minutes: float
+    strategy: Literal["delete", "keep_latest"] = "delete"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is stored, and as LangGraph's clients send it."""
+        return {"ttl": self.minutes, "strategy": self.strategy}
+
+    @classmethod
+    def of(cls, stored: str | None) -> Ttl | None:
+        """What a row's `ttl_json` says."""
+        known = json.loads(stored) if stored else None
+        return cls(known["ttl"], known["strategy"]) if known else None
+
+    def from_now(self, now: int) -> int:
+        """When it is over if nothing happens any more, UTC milliseconds."""
+        return now + int(self.minutes * MINUTE_MS)
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread.
+
+    Attributes:
+        thread_id: Its id.
+        owner: Whose it is.
+        graph: Name of the graph it ran last; None: none yet.
+        assistant_id: The assistant it ran last.
+        status: `idle`, `busy`, `interrupted` (it waits for a person) or `error`.
+        metadata: What it can be found by.
+        config: Its own configuration.
+        values_json: Its state when its last run stopped, as JSON; None: none yet, or not read.
+        interrupts: By task, what it waits for: a list of `{"id", "value"}`.
+        error: Why its last run failed.
+        ttl: How long it is kept.
+        expires_at: When that is over, UTC milliseconds.
+        created_at: UTC milliseconds.
+        updated_at: When something last happened on it, UTC milliseconds.
+        state_updated_at: When its state last changed, UTC milliseconds.
+        has_row: Whether it has a row of its own.
+    """
+
+    thread_id: str
+    owner: str
+    graph: str | None
+    assistant_id: str | None
+    status: Status
+    metadata: dict[str, Any]
+    config: dict[str, Any]
+    values_json: str | None
+    interrupts: dict[str, Any]
+    error: Any
+    ttl: Ttl | None
+    expires_at: int | None
+    created_at: int
+    updated_at: int
+    state_updated_at: int | None
+    has_row: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """As LangGraph's clients read it."""
+        view: dict[str, Any] = {
+            "thread_id": self.thread_id,
+            "created_at": rfc3339(self.created_at),
+            "updated_at": rfc3339(self.updated_at),
+            "state_updated_at": rfc3339(self.state_updated_at or self.updated_at),
+            "metadata": self.metadata,
+            "status": self.status,
+            "config": self.config,
+            "values": None if self.values_json is None else json.loads(self.values_json),
+            "interrupts": self.interrupts,
+        }
+        return view if self.error is None else {**view, "error": self.error}
+
+
+def find(connection: Connection, thread_id: str, *, owner: str | None = None) -> Thread:
+    """A thread by its id, whether or not it has a row.
+
+    Args:
+        connection: A snapshot or transaction.
+        thread_id: Its id.
+        owner: Who asks; None sees all.
+
+    Raises:
+        ThreadNotFound: There is none that the owner sees.
+    """
+    found = _row(connection, thread_id.lower()) or _of_job(connection, thread_id.lower())
+    if found is None or owner not in (None, found.owner):
+        raise ThreadNotFound(f"there is no thread {thread_id}", thread_id=thread_id)
+    return found
+
+
+def create(
+    connection: Connection,
+    thread_id: str | None,
+    *,
+    owner: str,
+    now: int,
+    metadata: Mapping[str, Any] | None = None,
+    ttl: Ttl | None = None,
+    keep_existing: bool = False,
+) -> Thread:
+    """Make a thread.
+
+    Args:
+        connection: The write transaction.
+        thread_id: Its id, a UUID; a new one when omitted.
+        owner: Whose it is.
+        now: UTC milliseconds.
+        metadata: What it can be found by; `graph_id` there names its graph.
+        ttl: How long it is kept.
+        keep_existing: Answer with the thread of this id, if there is one.
+
+    Raises:
+        ThreadExists: There is one with this id.
+        RequestInvalid: The id is no UUID, or the metadata cannot be stored.
+    """
+    chosen = uuid7(now) if thread_id is None else checked_id(thread_id)
+    given = dict(metadata or {})
+    graph = given.get("graph_id")
+    assistant = given.get("assistant_id")
+    values = {
+        "thread_id": chosen,
+        "owner": owner,
+        "graph": graph if isinstance(graph, str) else None,
+        "assistant_id": assistant if isinstance(assistant, str) else None,
+        "created_at": now,
+    }
+    if _of_job(connection, chosen) is not None or not _insert(connection, values, given, ttl, now):
+        existing = find(connection, chosen)
+        if not keep_existing or existing.owner != owner:
+            raise ThreadExists(
+                f"there is a thread {chosen} already",
+                next_step='give another id, or "if_exists": "do_nothing"',
+                thread_id=chosen,
+            )
+        return existing
+    return find(connection, chosen)
+
+
+def ensure(
+    connection: Connection,
+    thread_id: str,
+    *,
+    owner: str,
+    now: int,
+    graph: str | None = None,
+    assistant_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    ttl: Ttl | None = None,
+) -> Thread:
+    """A thread with a row, made if there was none, for a run on it; nobody else changes it until the transaction ends.
+
+    Args:
+        connection: The write transaction.
+        thread_id: Its id.
+        owner: Whose it is if it is made; that of an existing one stays, and is for the caller to check.
+        now: UTC milliseconds.
+        graph: The graph that runs on it now.
+        assistant_id: The assistant that runs on it now.
+        metadata: Laid over what it has.
+        ttl: How long it is kept, if it is made.
+
+    Raises:
+        RequestInvalid: The id is no UUID, or the metadata cannot be stored.
+    """
+    chosen = checked_id(thread_id)
+    if not _lock(connection, chosen):
+        job = _of_job(connection, chosen)
+        row = {"thread_id": chosen, "owner": owner, "created_at": now}
+        if job is not None:
+            kept = ("owner", "graph", "assistant_id", "status", "created_at")
+            row |= {name: getattr(job, name) for name in kept}
+        _insert(connection, row, job.metadata if job else {}, None if job else ttl, now)
+        _lock(connection, chosen)
+    found = find(connection, chosen)
+    about = {"graph_id": graph, "assistant_id": assistant_id}
+    merged = {**found.metadata, **(metadata or {}), **{name: value for name, value in about.items() if value}}
+    changes: dict[str, Any] = {}
+    if merged != found.metadata:
+        check_storable(merged, "metadata")
+        changes["metadata_json"] = json.dumps(merged)
+    if graph is not None and graph != found.graph:
+        changes["graph"] = graph
+    if assistant_id is not None and assistant_id != found.assistant_id:
+        changes["assistant_id"] = assistant_id
+    return _changed(connection, chosen, changes, now) if changes else found
+
+
+def change(
+    connection: Connection, thread_id: str, *, now: int, metadata: Mapping[str, Any] | None = None, ttl: Any = KEEP
+) -> Thread:
+    """Lay metadata over a thread's, and set how long it is kept; one without a row gets one.
+
+    Args:
+        connection: The write transaction.
+        thread_id: Its id.
+        now: UTC milliseconds.
+        metadata: Laid over what it has, key by key.
+        ttl: A `Ttl`, or None for ever.
+
+    Raises:
+        RequestInvalid: The metadata cannot be stored.
+    """
+    found = ensure(connection, thread_id, owner="default", now=now, metadata=metadata)
+    changes: dict[str, Any] = {}
+    if ttl is not KEEP:
+        changes = {"ttl_json": ttl and json.dumps(ttl.as_dict()), "expires_at": ttl and ttl.from_now(now)}
+    graph = (metadata or {}).get("graph_id")
+    if isinstance(graph, str) and graph != found.graph:
+        changes["graph"] = graph
+    return _changed(connection, found.thread_id, changes, now)
+
+
+def copy(connection: Connection, source: Thread, thread_id: str, *, owner: str, now: int) -> Thread:
+    """The row of a copy of a thread.
+
+    Args:
+        connection: The write transaction.
+        source: The thread.
+        thread_id: The copy's id.
+        owner: Whose the copy is.
+        now: UTC milliseconds.
+    """
+    row = {
+        "thread_id": thread_id,
+        "owner": owner,
+        "graph": source.graph,
+        "assistant_id": source.assistant_id,
+        "status": "interrupted" if source.interrupts else "idle",
+        "config_json": json.dumps(source.config),
+        "values_json": source.values_json,
+        "interrupts_json": json.dumps(source.interrupts),
+        "created_at": now,
+        "state_updated_at": now,
+    }
+    _insert(connection, row, source.metadata, source.ttl, now)
+    return find(connection, thread_id)
+
+
+def refresh(
+    connection: Connection,
+    thread_id: str,
+    *,
+    now: int,
+    status: Status | None = None,
+    values: Any = KEEP,
+    interrupts: Mapping[str, Any] | None = None,
+    error: Any = KEEP,
+) -> None:
+    """Note where a thread stands; nothing happens to one without a row.
+
+    Args:
+        connection: The write transaction.
+        thread_id: Its id.
+        now: UTC milliseconds.
+        status: What it is now.
+        values: Its state, as JSON data.
+        interrupts: By task, what it waits for.
+        error: Why its run failed, as JSON data; None: it did not.
+    """
+    changes: dict[str, Any] = {"updated_at": now}
+    if status is not None:
+        changes["status"] = status
+    if values is not KEEP:
+        changes |= {"values_json": json.dumps(storable(values)), "state_updated_at": now}
+    if interrupts is not None:
+        changes["interrupts_json"] = json.dumps(storable(interrupts))
+    if error is not KEEP:
+        changes["error_json"] = None if error is None else json.dumps(storable(error))
+    connection.execute(update(table).where(table.c.thread_id == thread_id).values(**changes))
+
+
+def follow(connection: Connection, before: Job, after: Job, *, now: int) -> None:
+    """A job that is alone on its thread changed its status; while it waits for a person, the thread has a row.
+
+    Args:
+        connection: The write transaction, with the questions written.
+        before: The job as it was.
+        after: The job as it is.
+        now: UTC milliseconds.
+    """
+    if after.status == "review":
+        ensure(connection, after.thread_id, owner=after.owner, now=now)
+        asked = _asked(connection, after.id)
+        refresh(connection, after.thread_id, now=now, status="interrupted", interrupts=asked)
+    elif before.status in ("review", "failed") or after.status in ENDED:
+        told: dict[str, Any] = {"error": json.loads(after.error_json) if after.error_json else None}
+        if after.status == "done":
+            told["values"] = json.loads(after.result_json or "null")
+        status: Status = _OF_JOB.get(after.status, "busy")
+        refresh(connection, after.thread_id, now=now, status=status, interrupts={}, **told)
+
+
+def require_idle(connection: Connection, thread_id: str) -> None:
+    """Refuse what would disturb a run, and let none begin until the transaction ends.
+
+    Raises:
+        ThreadBusy: A run of the thread is under way or waits for its turn.
+    """
+    _lock(connection, thread_id)
+    going = select(func.count()).where(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status.in_(GOING))
+    if connection.execute(going).scalar_one():
+        raise ThreadBusy(
+            f"thread {thread_id} has a run in flight",
+            next_step="wait for its end, or cancel it",
+            thread_id=thread_id,
+        )
+
+
+def checked_id(thread_id: str) -> str:
+    """The id of a thread that may be made, as it is stored.
+
+    Raises:
+        RequestInvalid: It is no UUID.
+    """
+    try:
+        return str(UUID(thread_id))
+    except ValueError:
+        raise RequestInvalid(f"thread_id is no UUID: {thread_id[:80]!r}", field="thread_id") from None
+
+
+def thread_of(row: RowMapping) -> Thread:
+    """The thread of a row; columns that were not read are as if empty."""
+    known: dict[str, Any] = dict(row)
+    return Thread(
+        thread_id=known["thread_id"],
+        owner=known["owner"],
+        graph=known["graph"],
+        assistant_id=known["assistant_id"],
+        status=known["status"],
+        metadata=json.loads(known["metadata_json"]),
+        config=json.loads(known["config_json"]),
+        values_json=known.get("values_json"),
+        interrupts=json.loads(known["interrupts_json"]),
+        error=json.loads(known["error_json"]) if known["error_json"] else None,
+        ttl=Ttl.of(known["ttl_json"]),
+        expires_at=known["expires_at"],
+        created_at=known["created_at"],
+        updated_at=known["updated_at"],
+        state_updated_at=known["state_updated_at"],
+    )
+
+
+def _row(connection: Connection, thread_id: str) -> Thread | None:
+    row = connection.execute(select(table).where(table.c.thread_id == thread_id)).mappings().first()
+    return None if row is None else thread_of(row)
+
+
+def _of_job(connection: Connection, thread_id: str) -> Thread | None:
+    """The thread of a job that was submitted otherwise than by a client of threads."""
+    query = select(agent_jobs).where(agent_jobs.c.public_id == thread_id, agent_jobs.c.thread_id == thread_id)
+    row = connection.execute(query).first()
+    if row is None:
+        return None
+    job = from_row(row)
+    return Thread(
+        thread_id=job.thread_id,
+        owner=job.owner,
+        graph=job.graph,
+        assistant_id=system_id(job.graph),
+        status=_OF_JOB.get(job.status, "busy"),
+        metadata={"graph_id": job.graph, "assistant_id": system_id(job.graph)},
+        config={},
+        values_json=job.result_json,
+        interrupts=_asked(connection, job.id),
+        error=json.loads(job.error_json) if job.error_json else None,
+        ttl=None,
+        expires_at=None,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        state_updated_at=job.updated_at,
+        has_row=False,
+    )
+
+
+def _asked(connection: Connection, job_id: int) -> dict[str, Any]:
+    """The open questions of a job, as interrupts; those its graph did not ask itself in the form of Agent Inbox."""
+    query = select(reviews).where(reviews.c.job_id == job_id, reviews.c.status == "open").order_by(reviews.c.id)
+    found: dict[str, Any] = {}
+    for row in connection.execute(query).mappings():
+        value: Any = json.loads(row["value_json"])
+        if row["kind"] == "interrupt":
+            found[row["subject"]] = [{"id": row["subject"], "value": value}]
+            continue
+        offered = answers.choices(row["kind"], value)
+        told = {
+            "action_request": {"action": f"everstep.{row['kind']}", "args": value},
+            "config": {
+                "allow_accept": "approve" in offered,
+                "allow_edit": False,
+                "allow_respond": "respond" in offered,
+                "allow_ignore": "reject" in offered,
+            },
+            "description": str(cast("dict[str, Any]", value).get("question", "")) if isinstance(value, dict) else "",
+        }
+        found[row["public_id"]] = [{"id": row["public_id"], "value": told}]
+    return found
+
+
+def _insert(
+    connection: Connection, row: Mapping[str, Any], metadata: Mapping[str, Any], ttl: Ttl | None, now: int
+) -> bool:
+    """Whether it was not there yet."""
+    check_storable(metadata, "metadata")
+    values = {
+        **row,
+        "metadata_json": json.dumps(metadata),
+        "ttl_json": ttl and json.dumps(ttl.as_dict()),
+        "expires_at": ttl and ttl.from_now(now),
+        "updated_at": now,
+    }
+    return insert_or_ignore(connection, table, values) is not None
+
+
+def _lock(connection: Connection, thread_id: str) -> bool:
+    """Hold the thread's row until the transaction ends; whether it has one."""
+    query = select(table.c.id).where(table.c.thread_id == thread_id).with_for_update()
+    return connection.execute(query).first() is not None
+
+
+def _changed(connection: Connection, thread_id: str, changes: Mapping[str, Any], now: int) -> Thread:
+    connection.execute(update(table).where(table.c.thread_id == thread_id).values(updated_at=now, **changes))
+    found = _row(connection, thread_id)
+    if found is None:
+        raise NoResultFound(f"thread {thread_id} has no row")
+    return found

@@ -1,0 +1,299 @@
+"""Paths of assistants: graphs with configurations of their own, what they look like, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal, cast, get_type_hints
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import Field, TypeAdapter, create_model
+from sqlalchemy import Connection
+from starlette.responses import Response
+from typing_extensions import is_typeddict
+
+from everstep.checkpoints import assistants, conversation_search, thread_removal
+from everstep.checkpoints.assistants import Assistant, SortBy, Wanted
+from everstep.checkpoints.store import Store
+from everstep.errors import RequestInvalid
+from everstep.graphs.loader import GraphCatalogue
+from everstep.graphs.opening import Graph
+from everstep.runtime.results import json_ready
+from everstep.server.context import CalledBy, Caller, Served, ServedBy
+from everstep.server.langgraph.body import Body, Order, Page, answer, page_headers, selected
+
+router = APIRouter(tags=["assistants"])
+
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+SelectField = Literal[
+    "assistant_id",
+    "graph_id",
+    "name",
+    "description",
+    "config",
+    "context",
+    "created_at",
+    "updated_at",
+    "metadata",
+    "version",
+]
+
+
+class NewAssistant(Body):
+    """What an assistant is made from."""
+
+    graph_id: str
+    config: dict[str, Any] | None = None
+    context: Any = None
+    metadata: dict[str, Any] | None = None
+    assistant_id: UUID | None = None
+    if_exists: Literal["raise", "do_nothing"] | None = None
+    name: Name | None = None
+    description: str | None = None
+
+
+class AssistantChange(Body):
+    """What a new version of an assistant changes."""
+
+    graph_id: str | None = None
+    config: dict[str, Any] | None = None
+    context: Any = None
+    metadata: dict[str, Any] | None = None
+    name: Name | None = None
+    description: str | None = None
+
+
+class AssistantFilter(Body):
+    """Which assistants are looked for."""
+
+    metadata: dict[str, Any] | None = None
+    graph_id: str | None = None
+    name: str | None = None
+
+
+class AssistantSearch(AssistantFilter, Page):
+    """Which assistants are wanted, and how."""
+
+    sort_by: SortBy | None = None
+    sort_order: Order | None = None
+    select: list[SelectField] | None = None
+
+
+class VersionSearch(Page):
+    """Which versions are wanted."""
+
+    metadata: dict[str, Any] | None = None
+
+
+class Version(Body):
+    """A version of an assistant."""
+
+    version: Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+def make_system_assistants(store: Store, graphs: GraphCatalogue) -> None:
+    """Make sure that each graph has its own assistant; for the server's start."""
+    now = store.clock.now_ms()
+    described = [(name, graphs.describe(name).description) for name in graphs.names()]
+    store.write(partial(assistants.make_system, graphs=described, now=now)).result()
+
+
+@router.post("/assistants")
+async def create(body: NewAssistant, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+    """Make an assistant."""
+    served.graphs.require(body.graph_id)
+    given = body.model_dump(exclude={"graph_id", "assistant_id", "if_exists"})
+    operation = partial(
+        assistants.create,
+        graph=body.graph_id,
+        owner=caller.makes_for,
+        now=served.store.clock.now_ms(),
+        assistant_id=str(body.assistant_id) if body.assistant_id else None,
+        keep_existing=body.if_exists == "do_nothing",
+        **given,
+    )
+    return (await served.store.awrite(operation)).as_dict()
+
+
+@router.post("/assistants/search")
+async def search(body: AssistantSearch, served: ServedBy, caller: CalledBy, response: Response) -> list[dict[str, Any]]:
+    """Find assistants."""
+    wanted = _wanted(body, served, caller)
+
+    def look(connection: Connection) -> tuple[list[Assistant], int]:
+        found = assistants.search(
+            connection,
+            wanted,
+            limit=body.limit,
+            offset=body.offset,
+            sort_by=body.sort_by or "created_at",
+            ascending=body.sort_order == "asc",
+        )
+        return found, assistants.count(connection, wanted)
+
+    found, total = await served.store.aread(look)
+    page_headers(response, body, found, total)
+    return [selected(one.as_dict(), body.select) for one in found]
+
+
+@router.post("/assistants/count")
+async def count(body: AssistantFilter, served: ServedBy, caller: CalledBy) -> int:
+    """How many assistants there are."""
+    return await served.store.aread(partial(assistants.count, wanted=_wanted(body, served, caller)))
+
+
+@router.get("/assistants/{assistant_id}")
+async def get(assistant_id: str, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+    """An assistant by its id, or its graph's name."""
+    return (await _found(assistant_id, served, caller)).as_dict()
+
+
+@router.patch("/assistants/{assistant_id}")
+async def change(assistant_id: str, body: AssistantChange, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+    """Make a new version of an assistant."""
+    changes = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
+    if "graph_id" in changes:
+        served.graphs.require(changes["graph_id"])
+    now = served.store.clock.now_ms()
+
+    def operation(connection: Connection) -> Assistant:
+        current = assistants.resolve(connection, assistant_id, owner=caller.owner)
+        return assistants.change(connection, current, changes, now=now, owner=caller.owner)
+
+    return (await served.store.awrite(operation)).as_dict()
+
+
+@router.delete("/assistants/{assistant_id}")
+async def remove(assistant_id: str, served: ServedBy, caller: CalledBy, delete_threads: bool = False) -> dict[str, Any]:
+    """Delete an assistant; with `delete_threads` also the threads that it ran last."""
+    now, tables = served.store.clock.now_ms(), served.store.database.checkpoint_tables
+
+    def operation(connection: Connection) -> None:
+        current = assistants.resolve(connection, assistant_id, owner=caller.owner)
+        assistants.remove(connection, current, owner=caller.owner)
+        if not delete_threads:
+            return
+        for thread in conversation_search.of_assistant(connection, current.assistant_id, owner=caller.owner):
+            thread_removal.remove(connection, thread, now=now, actor=caller.identity, checkpoint_tables=tables)
+
+    await served.store.awrite(operation)
+    return {}
+
+
+@router.post("/assistants/{assistant_id}/versions")
+async def versions(assistant_id: str, body: VersionSearch, served: ServedBy, caller: CalledBy) -> list[dict[str, Any]]:
+    """The versions of an assistant, newest first."""
+
+    def look(connection: Connection) -> list[Assistant]:
+        current = assistants.resolve(connection, assistant_id, owner=caller.owner)
+        return assistants.versions(
+            connection, current.assistant_id, metadata=body.metadata, limit=body.limit, offset=body.offset
+        )
+
+    return [one.as_dict() for one in await served.store.aread(look)]
+
+
+@router.post("/assistants/{assistant_id}/latest")
+async def set_latest(assistant_id: str, body: Version, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+    """Make a version of an assistant the latest again."""
+    now = served.store.clock.now_ms()
+
+    def operation(connection: Connection) -> Assistant:
+        current = assistants.resolve(connection, assistant_id, owner=caller.owner)
+        return assistants.set_latest(connection, current, body.version, now=now, owner=caller.owner)
+
+    return (await served.store.awrite(operation)).as_dict()
+
+
+@router.get("/assistants/{assistant_id}/graph")
+async def drawn(assistant_id: str, served: ServedBy, caller: CalledBy, xray: str = "false") -> Response:
+    """The nodes and edges of an assistant's graph; with `xray` those of its subgraphs, or so many levels of them."""
+    levels = _xray(xray)
+    assistant = await _found(assistant_id, served, caller)
+    async with _opened(assistant, served) as graph:
+        shown = (await graph.aget_graph(cast(Any, assistant.config), xray=levels)).to_json()
+    return await answer(served.store, shown)
+
+
+@router.get("/assistants/{assistant_id}/schemas")
+async def schemas(assistant_id: str, served: ServedBy, caller: CalledBy) -> Response:
+    """What an assistant's graph takes and gives, as JSON Schema; null where that has no such form."""
+    assistant = await _found(assistant_id, served, caller)
+    async with _opened(assistant, served) as graph:
+        shown = await served.store.in_thread(_schemas, graph)
+    return await answer(served.store, {"graph_id": assistant.graph, **shown})
+
+
+@router.get("/assistants/{assistant_id}/subgraphs")
+async def subgraphs(assistant_id: str, served: ServedBy, caller: CalledBy, recurse: bool = False) -> Response:
+    """The subgraphs of an assistant's graph, with what they take and give."""
+    return await _subgraphs(assistant_id, None, recurse, served, caller)
+
+
+@router.get("/assistants/{assistant_id}/subgraphs/{namespace}")
+async def subgraph(
+    assistant_id: str, namespace: str, served: ServedBy, caller: CalledBy, recurse: bool = False
+) -> Response:
+    """As `subgraphs`, those of one namespace."""
+    return await _subgraphs(assistant_id, namespace, recurse, served, caller)
+
+
+async def _subgraphs(
+    assistant_id: str, namespace: str | None, recurse: bool, served: Served, caller: Caller
+) -> Response:
+    assistant = await _found(assistant_id, served, caller)
+    shown: dict[str, Any] = {}
+    async with _opened(assistant, served) as graph:
+        async for name, found in graph.aget_subgraphs(namespace=namespace, recurse=recurse):
+            shown[name] = await served.store.in_thread(_schemas, cast(Graph, found))
+    return await answer(served.store, shown)
+
+
+def _opened(assistant: Assistant, served: Served) -> Any:
+    return served.graphs.open(assistant.graph, cast(Any, assistant.config), purpose="assistants.read")
+
+
+async def _found(assistant_id: str, served: Served, caller: Caller) -> Assistant:
+    return await served.store.aread(partial(assistants.resolve, id_or_name=assistant_id, owner=caller.owner))
+
+
+def _wanted(body: AssistantFilter, served: Served, caller: Caller) -> Wanted:
+    return Wanted(caller.owner, served.graphs.names(), body.graph_id, body.name, body.metadata)
+
+
+def _xray(given: str) -> bool | int:
+    text = given.lower()
+    if text in ("true", "false"):
+        return text == "true"
+    if not text.isdigit() or len(text) > 3:
+        raise RequestInvalid(f"xray is {given[:20]!r}", next_step="give true, false, or how many levels", field="xray")
+    return int(text)
+
+
+def _schemas(graph: Graph) -> dict[str, Any]:
+    state = getattr(getattr(graph, "builder", None), "state_schema", None)
+    context = _or_none(lambda: _schema_of("Context", graph.context_schema))
+    return {
+        "input_schema": _or_none(graph.get_input_jsonschema),
+        "output_schema": _or_none(graph.get_output_jsonschema),
+        "state_schema": _or_none(lambda: _schema_of("State", state)),
+        "config_schema": context,
+        "context_schema": context,
+    }
+
+
+def _schema_of(name: str, kind: Any) -> Any:
+    if kind is None:
+        return None
+    if is_typeddict(kind):  # pydantic refuses those of `typing` before Python 3.12
+        fields: dict[str, Any] = {field: (hint, ...) for field, hint in get_type_hints(kind).items()}
+        return create_model(name, **fields).model_json_schema()
+    return TypeAdapter[Any](kind).json_schema()
+
+
+def _or_none(way: Callable[[], Any]) -> Any:
+    try:
+        return json_ready(way())
+    except Exception:  # types of a user's own: what has no such form is left out, and the rest is shown
+        return None
