@@ -39,6 +39,7 @@ from everstep.server import failures
 from everstep.server.auth_hook import AuthHook, Filters, User, matches
 from everstep.server.context import Caller, Settings, served
 from everstep.server.loopback import is_from_graph
+from everstep.server.wire import TOO_LARGE
 
 __all__ = ["Access", "Filters", "allow", "matches", "require"]
 
@@ -241,7 +242,7 @@ async def _whole_body(receive: Receive, request: Request) -> tuple[bytes, Receiv
             break
         body, more = body + message.get("body", b""), message.get("more_body", False)
         if len(body) > most:
-            raise HTTPException(413, "Content Too Large")
+            raise HTTPException(413, TOO_LARGE)
     given = False
 
     async def again() -> Message:

@@ -58,7 +58,6 @@ def create_app(
         docs_url="/docs",
         redoc_url=None,
         redirect_slashes=False,  # a redirect would name a host that whoever asks made up
-        max_body_size=settings.most_body_bytes,
     )
     app.state.served = Served(store, graphs, policies or Policies(), settings, http)
     app.state.auth_hook = _hook(graphs, http)

@@ -1,17 +1,22 @@
 """What differs between the wire and what path functions see.
 
-- A body is JSON whatever its content type says: LangGraph Studio sends `text/plain`, `curl -d` a form's.
+- A body is JSON whatever its content type says: LangGraph Studio sends `text/plain`, `curl -d` a form's. Those of
+  triggers stay as they are.
+- A body that is too large is refused: before a byte of it is read if it says so, otherwise as soon as it is.
 - An address in an answer leads back here, also where the application is mounted under a prefix.
 """
 
 from __future__ import annotations
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_TAKEN_FOR_JSON = ("", "text/plain", "application/x-www-form-urlencoded", "application/octet-stream")
+from everstep.server import failures
+
 _ADDRESSES = ("location", "content-location")
 _RAW = "/everstep/triggers/"
+TOO_LARGE = "the body is larger than the server reads"
 
 
 class Wire:
@@ -19,10 +24,12 @@ class Wire:
 
     Args:
         app: What is behind.
+        most_body_bytes: The largest body that is read, bytes.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, most_body_bytes: int) -> None:
         self._app = app
+        self._most_body_bytes = most_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
@@ -30,14 +37,22 @@ class Wire:
             await self._app(scope, receive, send)
             return
         prefix = scope.get("root_path", "")
-        path = scope["path"].removeprefix(prefix)
-        given = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
-        if given in _TAKEN_FOR_JSON and not path.startswith(_RAW):
+        length = Headers(scope=scope).get("content-length", "0")
+        if length.isdecimal() and (len(length) > 18 or int(length) > self._most_body_bytes):
+            await failures.answer(413, TOO_LARGE)(scope, receive, send)
+            return
+        if not scope["path"].removeprefix(prefix).startswith(_RAW):
             others = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
             scope = {**scope, "headers": [*others, (b"content-type", b"application/json")]}
-        if not prefix:
-            await self._app(scope, receive, send)
-            return
+        read = 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._most_body_bytes:
+                raise HTTPException(413, TOO_LARGE)
+            return message
 
         async def with_prefix(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -48,7 +63,7 @@ class Wire:
                         headers[name] = prefix + address
             await send(message)
 
-        await self._app(scope, receive, with_prefix)
+        await self._app(scope, bounded, with_prefix if prefix else send)
 
 
 class Prefixed:
@@ -70,8 +85,6 @@ class Prefixed:
         elif scope["path"] == self._prefix or scope["path"].startswith(f"{self._prefix}/"):
             await self._app({**scope, "root_path": scope.get("root_path", "") + self._prefix}, receive, send)
         elif scope["type"] == "http":
-            from everstep.server import failures
-
             await failures.answer(404, f"the server is under {self._prefix}")(scope, receive, send)
         else:
             await receive()
