@@ -109,8 +109,7 @@ class Scheduler:
                 slots.fire_due, schedule_id=schedule.id, now=now, actor=self._actor, policy_of=self._policies.of_graph
             )
             done = self._store.write(fire).result()
-            for slot in done:
-                self._tell(schedule, slot)
+            self._tell(schedule, done)
             handled += done
         return handled
 
@@ -125,17 +124,23 @@ class Scheduler:
                 logger.log(logging.DEBUG if self._failing else logging.WARNING, "schedules wait: %s", error)
                 self._failing, wait_s = True, LOOK_EVERY_S
 
-    def _tell(self, schedule: Schedule, slot: Slot) -> None:
-        self._measures.add(metric_names.SCHEDULE_SLOTS, 1, slot.outcome)
-        if slot.outcome != "missed":
+    def _tell(self, schedule: Schedule, handled: list[Slot]) -> None:
+        missed = [slot for slot in handled if slot.outcome == "missed"]
+        if missed:
+            first, last = rfc3339(missed[0].at), rfc3339(missed[-1].at)
+            logger.warning("schedule %s: %d slots missed, from %s to %s", schedule.label, len(missed), first, last)
+        for slot in handled:
+            self._measures.add(metric_names.SCHEDULE_SLOTS, 1, slot.outcome)
+            if slot.outcome == "missed":
+                continue
             self._measures.add(metric_names.SCHEDULE_LATENESS, slot.late_ms / 1000)
-        what = f"schedule {schedule.label}, slot {rfc3339(slot.at)}"
-        if slot.outcome == "failed":
-            logger.error("%s: no job could be made: %s", what, slot.detail["error"]["message"])
-        elif slot.outcome in ("fired", "resumed"):
-            logger.info("%s: %s as job %s", what, slot.outcome, slot.job)
-        else:
-            logger.warning("%s: %s", what, slot.detail.get("because", slot.outcome))
+            what = f"schedule {schedule.label}, slot {rfc3339(slot.at)}"
+            if slot.outcome == "failed":
+                logger.error("%s: no job could be made: %s", what, slot.detail["error"]["message"])
+            elif slot.outcome == "skipped":
+                logger.warning("%s: skipped, as %s", what, slot.detail["because"])
+            else:
+                logger.info("%s: %s as job %s", what, slot.outcome, slot.job)
 
 
 def fire(store: Store, given: str, policies: Policies, *, actor: str) -> tuple[Schedule, Slot]:

@@ -272,6 +272,7 @@ def test_metrics_have_their_names_and_values(store: Store, clock: ManualClock, d
     text = exposition(examine(store))
     assert text.endswith("\n")
     found = dict(samples(text))
+    assert found.pop("everstep_overdue_schedules") == 0
     sizes = {"everstep_record_bytes": found.pop("everstep_record_bytes")}
     if database == "sqlite":
         sizes["everstep_wal_bytes"] = found.pop("everstep_wal_bytes")

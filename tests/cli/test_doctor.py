@@ -192,6 +192,7 @@ def test_up_to_its_thresholds_a_record_is_healthy() -> None:
         ({"unknown_effects": 2}, "effects", "of 2 effects nobody knows", "everstep review"),
         ({"open_reviews": 1, "oldest_review_ms": 3 * 86_400_000}, "reviews", "oldest question for 3 d", "review"),
         ({"retries_last_hour": 101}, "retries", "101 failures", "--status retry"),
+        ({"overdue": ("nightly",), "overdue_ms": 7_200_000}, "schedules", "first 2 h ago: nightly", "everstep worker"),
         ({"lease_expiries_last_hour": 11}, "expiries", "11 jobs", "what ends the workers"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
