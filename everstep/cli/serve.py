@@ -144,11 +144,10 @@ def _serve(
     from everstep.runtime import measuring
     from everstep.runtime.identity import worker_id
     from everstep.runtime.worker import Worker
-    from everstep.server import exposure, loopback, parts
+    from everstep.server import exposure, parts
     from everstep.server.app import create_app
     from everstep.server.context import Settings
     from everstep.server.serving import Serving, is_loopback, listen
-    from everstep.server.wire import Prefixed
 
     catalogue, policies, log_as = prepared(config_path, log_format, log_level)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
@@ -163,7 +162,6 @@ def _serve(
         local = is_loopback(listening)
         settings = exposure.bounded(settings, store, http, host=host, is_local=local, origins=origins)
         app = create_app(store, catalogue, policies=policies, settings=settings)
-        loopback.serve_graphs(app)
         running: list[tuple[str, parts.Part]] = []
         worker: Worker | None = None
         thread: parts.WorkerThread | None = None
@@ -181,8 +179,7 @@ def _serve(
                 stack.callback(measures.close)  # as the worker does otherwise
             actor = worker.id if worker else worker_id()
             running += parts.beside(store, policies, config_path, measures, actor=actor, without=without)
-        whole = Prefixed(app, http.mount_prefix) if http.mount_prefix else app
-        serving = Serving(whole, listening, [part for _, part in running])
+        serving = Serving(app, listening, [part for _, part in running])
         url = _url(listening) + http.mount_prefix
         about: dict[str, Any] = {"url": url, "store": store.database.label, "graphs": catalogue.names()}
         about |= {"parts": ["http", *(name for name, _ in running)], "pid": os.getpid()}

@@ -34,11 +34,10 @@ from everstep.checkpoints import api_keys, jobs
 from everstep.checkpoints.api_keys import ApiKey
 from everstep.checkpoints.store import Store
 from everstep.errors import EverstepError, NotPermitted, Unauthenticated
-from everstep.nodes import attempt
 from everstep.server import failures
 from everstep.server.auth_hook import AuthHook, Filters, User, matches
 from everstep.server.context import Caller, Settings, served
-from everstep.server.loopback import is_from_graph
+from everstep.server.loopback import is_from_graph, job_of
 from everstep.server.wire import TOO_LARGE
 
 __all__ = ["Access", "Filters", "allow", "matches", "require"]
@@ -147,7 +146,7 @@ class Access:
 
     async def _who(self, request: Request, receive: Receive, *, optional: bool) -> tuple[Caller, User | None, Receive]:
         if is_from_graph(request.scope):
-            return await self._graph(), None, receive
+            return await self._graph(job_of(request.scope)), None, receive
         given = _key_given(request)
         if given is not None and (key := await self._keys.valid(given)) is not None:
             owner = None if key.owner == api_keys.EVERYBODY else key.owner
@@ -167,12 +166,11 @@ class Access:
         what = "this API key does not count" if given is not None else "this needs an API key"
         raise _unauthenticated(what)
 
-    async def _graph(self) -> Caller:
+    async def _graph(self, job_id: int | None) -> Caller:
         """A graph that calls its own server does so for the owner of its job."""
-        running = attempt.current.get()
-        if running is None:
+        if job_id is None:
             return Caller(None, frozenset({"*"}), "graph")
-        job = await self._store.aread(lambda connection: jobs.get(connection, running.job_id))
+        job = await self._store.aread(lambda connection: jobs.get(connection, job_id))
         return Caller(job.owner, frozenset({"*"}), f"job {job.public_id}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
@@ -76,6 +77,7 @@ class Served:
         policies: What `everstep.toml` says.
         settings: How it answers.
         http: What `langgraph.json` says about the server.
+        stopping: Set when the server stops: it cuts streams then, and their clients have not left.
     """
 
     store: Store
@@ -83,6 +85,7 @@ class Served:
     policies: Policies
     settings: Settings
     http: HttpConfiguration = field(default_factory=HttpConfiguration)
+    stopping: Event = field(default_factory=Event)
 
 
 def served(request: Request) -> Served:

@@ -18,10 +18,14 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from everstep.errors import AddressUnavailable
+from everstep.server import loopback
+from everstep.server.context import Served
 from everstep.server.parts import Part
+from everstep.server.wire import Prefixed
 
 logger = logging.getLogger("everstep.server")
 
@@ -64,17 +68,21 @@ class Serving:
     """An application that is served, and the parts beside it.
 
     Args:
-        app: The application.
+        app: The application; it is served under the prefix that its `langgraph.json` asks for.
         listening: Where it is served; closed at the end.
         parts: What runs beside it.
         grace_s: How long requests under way have at the end, seconds.
     """
 
     def __init__(
-        self, app: ASGIApp, listening: socket.socket, parts: Sequence[Part] = (), *, grace_s: int = GRACE_S
+        self, app: FastAPI, listening: socket.socket, parts: Sequence[Part] = (), *, grace_s: int = GRACE_S
     ) -> None:
+        self._app = app
+        self._served: Served = app.state.served
+        prefix = self._served.http.mount_prefix
+        whole: ASGIApp = Prefixed(app, prefix) if prefix else app
         config = uvicorn.Config(
-            app,
+            whole,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -103,6 +111,7 @@ class Serving:
 
     async def _run(self, ready: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
+        loopback.serve_graphs(self._app, self._loop)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._on_signal, number)
@@ -120,6 +129,7 @@ class Serving:
                 await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
                 ending.cancel()
         finally:
+            self._served.stopping.set()
             self._server.handle_exit(signal.SIGTERM, None)  # of sse-starlette, too: it ends its streams at that
             stops = [asyncio.to_thread(part.stop) for part in started]
             results = await asyncio.gather(serving, *stops, return_exceptions=True)

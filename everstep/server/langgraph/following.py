@@ -49,7 +49,7 @@ def stream(
     """
     body = _frames(served, watch, run, modes, after)
     return StreamingResponse(
-        _or_leave(body, leave), media_type="text/event-stream", headers={**_HEADERS, **(headers or {})}
+        _or_leave(served, body, leave), media_type="text/event-stream", headers={**_HEADERS, **(headers or {})}
     )
 
 
@@ -59,7 +59,7 @@ def wait(
     """A run's output, when it is over; until then an empty line now and then keeps the connection."""
     body = _output(served, watch, run)
     return StreamingResponse(
-        _or_leave(body, leave), media_type="application/json", headers={**_HEADERS, **(headers or {})}
+        _or_leave(served, body, leave), media_type="application/json", headers={**_HEADERS, **(headers or {})}
     )
 
 
@@ -143,7 +143,7 @@ async def _now(served: Served, run: Run) -> Run:
     return await served.store.aread(lambda connection: runs.find(connection, run.run_id))
 
 
-async def _or_leave(body: AsyncGenerator[bytes], leave: Leave | None) -> AsyncGenerator[bytes]:
+async def _or_leave(served: Served, body: AsyncGenerator[bytes], leave: Leave | None) -> AsyncGenerator[bytes]:
     over = False
     try:
         async for part in body:
@@ -151,7 +151,7 @@ async def _or_leave(body: AsyncGenerator[bytes], leave: Leave | None) -> AsyncGe
         over = True
     finally:
         await body.aclose()
-        if not over and leave is not None:
+        if not over and leave is not None and not served.stopping.is_set():
             leaving = asyncio.ensure_future(leave())
             _leaving.add(leaving)
             leaving.add_done_callback(_leaving.discard)

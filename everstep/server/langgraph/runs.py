@@ -45,6 +45,10 @@ class _Context:
     async def start(self, body: RunCreate, once: Once, thread_id: str | None, ending: str = "") -> tuple[Run, Answered]:
         """Admit a run; its answer tells where it is, and where to ask for what follows."""
         store, caller, now = self.served.store, self.caller, self.served.store.clock.now_ms()
+        if body.command is not None and body.command.resume is not None:
+            access.require(caller, "review")
+        if body.webhook is not None and not self.served.http.webhooks:
+            raise RequestInvalid("webhook is not supported: http.disable_webhooks of langgraph.json says so")
         assistant = await store.aread(
             lambda connection: assistants.resolve(connection, body.assistant_id, owner=caller.owner)
         )
