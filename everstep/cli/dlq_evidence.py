@@ -6,64 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everstep.cli.jobs import checkpoints
-from everstep.cli.views import effect_view, harmless, job_view, review_view, text
-from everstep.clock import rfc3339
+from everstep.cli.views import harmless, text
 
 if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
     from everstep.checkpoints.store import Store
 
-STEPS = 5
-LEGS = 5
-
 
 def letter_view(job: Job) -> dict[str, Any]:
     """A dead letter, as `dlq --json` gives it."""
-    whole = job_view(job)
-    error = whole["error"] or {"code": "unknown", "message": ""}
-    announced = job.announced_at if job.announced_at is not None and job.announced_at > 0 else None
-    return {
-        **{name: whole[name] for name in ("id", "graph", "status", "step", "node", "attempts", "idempotency_key")},
-        "ended_by": error["code"] if job.cancel_requested_at is not None else "error",
-        "error": {name: error.get(name) for name in ("code", "type", "message", "step", "node")},
-        "failed_at": whole["updated_at"],
-        "announced_at": rfc3339(announced),
-    }
+    from everstep.checkpoints import views
+
+    return views.letter(job)
 
 
 def evidence_view(store: Store, job: Job) -> dict[str, Any]:
     """All that is known of a dead letter, as `dlq show --json` gives it."""
-    from everstep.observability.identity import trace_id
+    from everstep.checkpoints import views
 
-    whole = job_view(job)
-    error: dict[str, Any] = whole["error"] or {}
-    legs = range(job.claim_no, max(job.claim_no - LEGS, 0), -1)
-    return {
-        **letter_view(job),
-        "input": whole["input"],
-        "error": error,
-        "chain": error.get("chain", []),
-        "steps": list(checkpoints(store, job, STEPS)),
-        "effects": [effect_view(effect) for effect in store.effects(job)],
-        "reviews": [review_view(review, job.public_id) for review in store.reviews(job)],
-        "evidence": store.evidence(job),
-        "events": store.events(job),
-        "session": job.thread_id,
-        "traces": [{"leg": leg, "trace_id": trace_id(job.public_id, leg)} for leg in legs],
-        "next_actions": _next_actions(job, error),
-    }
-
-
-def _next_actions(job: Job, error: dict[str, Any]) -> list[str]:
-    advice = str(error.get("next_step") or "")
-    again = f"everstep dlq redrive {job.public_id}"
-    first = [advice] if advice and f"everstep retry {job.public_id}" not in advice else []
-    return [
-        *first,
-        f"when the cause is mended, go on from step {job.step}: {again}",
-        f"or delete it, its key stays known: everstep dlq purge {job.public_id}",
-    ]
+    return views.evidence(store, job)
 
 
 def print_letter(view: dict[str, Any]) -> None:

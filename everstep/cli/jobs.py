@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +26,6 @@ from everstep.observability.links import Links
 if TYPE_CHECKING:
     from everstep.checkpoints.budgets import Account
     from everstep.checkpoints.jobs import Job
-    from everstep.checkpoints.store import Store
 
 SHOWN_EFFECTS = 50
 STATUSES = ("pending", "running", "retry", "review", "done", "failed")
@@ -177,9 +175,10 @@ def _event_line(event: dict[str, Any]) -> str:
 @json_option
 def history(job_id: str, limit: int, store_url: str, as_json: bool) -> None:
     """List a job's checkpoints, newest first: where it can be resumed and looked at."""
+    from everstep.checkpoints import views
+
     with opened(store_url) as store:
-        job = store.job(job_id)
-        rows = list(checkpoints(store, job, limit))
+        rows = list(views.steps(store, store.job(job_id), limit))
     if as_json:
         print_json(rows)
         return
@@ -194,27 +193,6 @@ def history(job_id: str, limit: int, store_url: str, as_json: bool) -> None:
                 f"  next: {following}{where}"
             )
         )
-
-
-def checkpoints(store: Store, job: Job, limit: int) -> Any:
-    """A job's checkpoints, newest first, as `history --json` gives them."""
-    from everstep.checkpoints.saver import StepSaver
-
-    for saved in StepSaver(store).list({"configurable": {"thread_id": job.thread_id}}, limit=limit):
-        configurable = saved.config.get("configurable", {})
-        parent = (saved.parent_config or {}).get("configurable", {})
-        values = saved.checkpoint["channel_values"]
-        yield {
-            "checkpoint_id": saved.checkpoint["id"],
-            "checkpoint_ns": configurable.get("checkpoint_ns", ""),
-            "parent_checkpoint_id": parent.get("checkpoint_id"),
-            "step": saved.metadata.get("step"),
-            "source": saved.metadata.get("source"),
-            "created_at": rfc3339(round(datetime.fromisoformat(saved.checkpoint["ts"]).timestamp() * 1000)),
-            "next": [name.removeprefix("branch:to:") for name in values if name.startswith("branch:to:")],
-            "channels": sorted(name for name in values if not name.startswith(("branch:to:", "__"))),
-            "pending_writes": len(saved.pending_writes or ()),
-        }
 
 
 @click.command()

@@ -84,16 +84,9 @@ def open_service(name: str, store_url: str, as_json: bool) -> None:
 
 def _view(store: Store, service: Service) -> dict[str, Any]:
     from everstep.checkpoints import services as upstream
+    from everstep.checkpoints import views
 
-    return {
-        "name": service.name,
-        "gate": service.gate,
-        "symptom": service.symptom,
-        "closed_at": rfc3339(service.closed_at),
-        "opens_at": rfc3339(service.opens_at),
-        "outages": service.outages,
-        "jobs": store.read(lambda connection: upstream.waiting(connection, service.name)),
-    }
+    return views.service(service, store.read(lambda connection: upstream.waiting(connection, service.name)))
 
 
 def _event_view(row: Any) -> dict[str, Any]:

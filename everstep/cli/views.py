@@ -6,7 +6,7 @@ import json
 import sys
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,56 +47,17 @@ def job_view(job: Job, account: Account | None = None) -> dict[str, Any]:
 
 
 def effect_view(effect: Effect) -> dict[str, Any]:
-    """An effect, as `show --json` gives it. A result that is not JSON data is described."""
-    plain = effect.result_type in (None, "json")
-    return {
-        "name": effect.name,
-        "state": effect.state,
-        "key": effect.key,
-        "calls": effect.calls,
-        "arguments": json.loads(effect.arguments_json),
-        "result": effect.value() if plain else f"stored as {effect.result_type}",
-        "settled_by": effect.settled_by,
-        "error": effect.error,
-        "created_at": rfc3339(effect.created_at),
-        "updated_at": rfc3339(effect.updated_at),
-    }
+    """An effect, as `show --json` gives it; see `checkpoints.views`."""
+    from everstep.checkpoints import views
+
+    return views.effect(effect)
 
 
 def review_view(review: Review, job_id: str) -> dict[str, Any]:
-    """A review, as `show --json` and `review --json` give it.
+    """A review, as `show --json` and `review --json` give it; see `checkpoints.views`."""
+    from everstep.checkpoints import views
 
-    `value` is what is asked. `argument_digest` is its digest: of a question that `review()` asked the very one that is
-    in it, to which the answer is bound.
-    """
-    from everstep.checkpoints.answers import choices
-
-    answer = None
-    if review.status == "answered":
-        answer = {
-            "decision": review.decision,
-            "value": None if review.answer_json is None else json.loads(review.answer_json),
-            "reason": review.reason,
-            "by": review.answered_by,
-            "at": rfc3339(review.answered_at),
-        }
-    return {
-        "id": review.public_id,
-        "job": job_id,
-        "kind": review.kind,
-        "status": review.status,
-        "value": review.value,
-        "argument_digest": _argument_digest(review),
-        "choices": choices(review.kind, review.value),
-        "answer": answer,
-        "created_at": rfc3339(review.created_at),
-    }
-
-
-def _argument_digest(review: Review) -> str:
-    value = review.value
-    own = cast("dict[str, Any]", value).get("argument_digest") if isinstance(value, dict) else None
-    return own if isinstance(own, str) else review.value_digest
+    return views.review(review, job_id)
 
 
 def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = ()) -> str:

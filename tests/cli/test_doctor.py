@@ -11,8 +11,8 @@ import pytest
 
 from everstep.checkpoints.health import Health
 from everstep.checkpoints.store import Store
-from everstep.cli.advice import Finding, on_health
-from everstep.cli.doctor import look_inside
+from everstep.runtime.advice import Finding, on_health
+from everstep.runtime.examination import look_inside
 from tests.cli.conftest import GRAPHS, Prepared
 from tests.cli.folder import Folder, is_refused
 from tests.support.waiting import until

@@ -1,0 +1,155 @@
+"""Effects, reviews, steps and dead letters as JSON, whose fields other programs rely on; a job is in `job_view`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from everstep.checkpoints import job_view
+from everstep.checkpoints.answers import choices
+from everstep.clock import rfc3339
+from everstep.observability.identity import trace_id
+
+if TYPE_CHECKING:
+    from everstep.checkpoints.effects import Effect
+    from everstep.checkpoints.job import Job
+    from everstep.checkpoints.reviews import Review
+    from everstep.checkpoints.services import Service
+    from everstep.checkpoints.store import Store
+
+STEPS = 5
+LEGS = 5
+
+
+def effect(one: Effect) -> dict[str, Any]:
+    """An effect. A result that is not JSON data is described."""
+    plain = one.result_type in (None, "json")
+    return {
+        "name": one.name,
+        "state": one.state,
+        "key": one.key,
+        "calls": one.calls,
+        "arguments": json.loads(one.arguments_json),
+        "result": one.value() if plain else f"stored as {one.result_type}",
+        "settled_by": one.settled_by,
+        "error": one.error,
+        "created_at": rfc3339(one.created_at),
+        "updated_at": rfc3339(one.updated_at),
+    }
+
+
+def review(one: Review, job_id: str) -> dict[str, Any]:
+    """A review of the job with this public id.
+
+    `value` is what is asked. `argument_digest` is its digest: of a question that `review()` asked the very one that is
+    in it, to which the answer is bound.
+    """
+    answer = None
+    if one.status == "answered":
+        answer = {
+            "decision": one.decision,
+            "value": None if one.answer_json is None else json.loads(one.answer_json),
+            "reason": one.reason,
+            "by": one.answered_by,
+            "at": rfc3339(one.answered_at),
+        }
+    return {
+        "id": one.public_id,
+        "job": job_id,
+        "kind": one.kind,
+        "status": one.status,
+        "value": one.value,
+        "argument_digest": argument_digest(one),
+        "choices": choices(one.kind, one.value),
+        "answer": answer,
+        "created_at": rfc3339(one.created_at),
+    }
+
+
+def argument_digest(one: Review) -> str:
+    """What tells whether a question is still the one that somebody saw."""
+    value = one.value
+    own = cast("dict[str, Any]", value).get("argument_digest") if isinstance(value, dict) else None
+    return own if isinstance(own, str) else one.value_digest
+
+
+def service(one: Service, waiting: list[str]) -> dict[str, Any]:
+    """A service, and the public ids of the jobs that need it."""
+    return {
+        "name": one.name,
+        "gate": one.gate,
+        "symptom": one.symptom,
+        "closed_at": rfc3339(one.closed_at),
+        "opens_at": rfc3339(one.opens_at),
+        "outages": one.outages,
+        "jobs": waiting,
+    }
+
+
+def steps(store: Store, job: Job, limit: int) -> Iterator[dict[str, Any]]:
+    """A job's checkpoints, newest first, as `history --json` gives them."""
+    from everstep.checkpoints.saver import StepSaver
+
+    for saved in StepSaver(store).list({"configurable": {"thread_id": job.thread_id}}, limit=limit):
+        configurable = saved.config.get("configurable", {})
+        parent = (saved.parent_config or {}).get("configurable", {})
+        values = saved.checkpoint["channel_values"]
+        yield {
+            "checkpoint_id": saved.checkpoint["id"],
+            "checkpoint_ns": configurable.get("checkpoint_ns", ""),
+            "parent_checkpoint_id": parent.get("checkpoint_id"),
+            "step": saved.metadata.get("step"),
+            "source": saved.metadata.get("source"),
+            "created_at": rfc3339(round(datetime.fromisoformat(saved.checkpoint["ts"]).timestamp() * 1000)),
+            "next": [name.removeprefix("branch:to:") for name in values if name.startswith("branch:to:")],
+            "channels": sorted(name for name in values if not name.startswith(("branch:to:", "__"))),
+            "pending_writes": len(saved.pending_writes or ()),
+        }
+
+
+def letter(job: Job) -> dict[str, Any]:
+    """A dead letter, as it stands in a list."""
+    whole = job_view.of(job)
+    error = whole["error"] or {"code": "unknown", "message": ""}
+    announced = job.announced_at if job.announced_at is not None and job.announced_at > 0 else None
+    return {
+        **{name: whole[name] for name in ("id", "graph", "status", "step", "node", "attempts", "idempotency_key")},
+        "ended_by": error["code"] if job.cancel_requested_at is not None else "error",
+        "error": {name: error.get(name) for name in ("code", "type", "message", "step", "node")},
+        "failed_at": whole["updated_at"],
+        "announced_at": rfc3339(announced),
+    }
+
+
+def evidence(store: Store, job: Job) -> dict[str, Any]:
+    """All that is known of a dead letter."""
+    whole = job_view.of(job)
+    error: dict[str, Any] = whole["error"] or {}
+    legs = range(job.claim_no, max(job.claim_no - LEGS, 0), -1)
+    return {
+        **letter(job),
+        "input": whole["input"],
+        "error": error,
+        "chain": error.get("chain", []),
+        "steps": list(steps(store, job, STEPS)),
+        "effects": [effect(one) for one in store.effects(job)],
+        "reviews": [review(one, job.public_id) for one in store.reviews(job)],
+        "evidence": store.evidence(job),
+        "events": store.events(job),
+        "session": job.thread_id,
+        "traces": [{"leg": leg, "trace_id": trace_id(job.public_id, leg)} for leg in legs],
+        "next_actions": _next_actions(job, error),
+    }
+
+
+def _next_actions(job: Job, error: dict[str, Any]) -> list[str]:
+    advice = str(error.get("next_step") or "")
+    again = f"everstep dlq redrive {job.public_id}"
+    first = [advice] if advice and f"everstep retry {job.public_id}" not in advice else []
+    return [
+        *first,
+        f"when the cause is mended, go on from step {job.step}: {again}",
+        f"or delete it, its key stays known: everstep dlq purge {job.public_id}",
+    ]
