@@ -67,6 +67,7 @@ def _register() -> None:
         budget,
         classify,
         crash_test,
+        deliveries,
         demo,
         dlq,
         doctor,
@@ -83,6 +84,7 @@ def _register() -> None:
         submit,
         trace,
         traces,
+        triggers,
         worker,
     )
 
@@ -105,6 +107,8 @@ def _register() -> None:
         services.services,
         schedules.schedules,
         dlq.dlq,
+        deliveries.deliveries,
+        triggers.triggers,
         classify.classify,
         crash_test.crash_test,
         doctor.doctor,

@@ -45,6 +45,7 @@ POLL_S = 0.1
 @acceptance_options
 @budget_options
 @click.option("--parent", metavar="JOB", help="The job it is a child of, whose budget it shares.")
+@click.option("--webhook", metavar="URL", help="Who is told, by a POST of the job, when it ends or waits for a person.")
 @click.option("--allow-secret-keys", is_flag=True, help="Accept input keys that look like credentials.")
 @click.option("--wait", is_flag=True, help="Wait, with progress; exits 0 done, 2 review, 1 failed.")
 @config_option
@@ -63,6 +64,7 @@ def submit(
     acceptance: dict[str, Any],
     limits: dict[str, Any],
     parent: str | None,
+    webhook: str | None,
     allow_secret_keys: bool,
     wait: bool,
     config_path: Path,
@@ -73,6 +75,7 @@ def submit(
     from everstep.checkpoints import payload
     from everstep.graphs.configuration import read_configuration, require_name
     from everstep.graphs.policies import read_policies
+    from everstep.runtime.addresses import Guard
 
     value = read_input(given)
     if key is not None and not key.strip():
@@ -80,7 +83,10 @@ def submit(
     payload.check_input(value, allow_secret_keys=allow_secret_keys)  # before there is a record
     configuration = read_configuration(config_path)
     require_name(graph, list(configuration.graphs), configuration.path)
-    policy = read_policies(config_path, configuration.graphs).of_graph(graph)
+    policies = read_policies(config_path, configuration.graphs)
+    if webhook is not None:
+        Guard.of(policies.webhooks.allow).require(webhook)
+    policy = policies.of_graph(graph)
     policy = replace(policy, services=(*policy.services, *needed), concurrency_key=concurrency_key)
     policy = replace(policy, acceptance=merged(policy.acceptance, acceptance))
     policy = replace(policy, budget=budget.merged(policy.budget, limits))
@@ -96,6 +102,7 @@ def submit(
             allow_secret_keys=allow_secret_keys,
             policy=policy,
             parent=parent,
+            webhook=webhook,
         )
         if not as_json:
             click.echo(job.public_id)

@@ -49,6 +49,14 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.NotPermitted: 403,
     errors.IdempotencyConflict: 409,
     errors.IdempotencyKeyInvalid: 422,
+    errors.TriggerNotFound: 404,
+    errors.EventNotFound: 404,
+    errors.EventRefused: 401,
+    errors.EventInvalid: 422,
+    errors.EventTooLarge: 413,
+    errors.TriggerUnusable: 503,
+    errors.DeliveryNotFound: 404,
+    errors.WebhookInvalid: 422,
 }
 """What each error of the catalogue is answered with; those not named: 500."""
 

@@ -15,6 +15,7 @@ from everstep.checkpoints.store import Store
 from everstep.graphs.policies import Policies
 from everstep.observability.measures import Measures
 from everstep.runtime.schedules import Scheduler
+from everstep.runtime.triggers.watching import Watching
 from everstep.runtime.worker import Worker
 
 
@@ -84,4 +85,6 @@ def beside(
         scheduler = Scheduler(store, policies, measures=measures, actor=actor)
         scheduler.take_over(config_path)
         parts.append(("schedules", scheduler))
+    if "triggers" not in without:
+        parts.append(("triggers", Watching(store, policies, config_path)))
     return parts

@@ -21,9 +21,9 @@ from everstep.checkpoints.store import Store
 from everstep.checkpoints.trigger_events import Event
 from everstep.clock import uuid7
 from everstep.errors import EventInvalid, EverstepError, StoreUnavailable, TriggerNotFound
-from everstep.graphs.event_sections import Trigger
+from everstep.graphs.event_sections import OverHttp, Trigger
 from everstep.graphs.policies import Policies
-from everstep.runtime.triggers import incoming, rules
+from everstep.runtime.triggers import incoming, rules, signatures
 from everstep.runtime.triggers.incoming import Incoming
 
 logger = logging.getLogger("everstep.triggers")
@@ -177,6 +177,23 @@ def dry_run(name: str, trigger: Trigger, event: Incoming, *, now: int) -> dict[s
     if wanted:
         would |= {"input": _input_of(trigger, document), "key": _job_key(name, trigger, document)}
     return {**would, "event": document}
+
+
+def view(name: str, trigger: Trigger, events: dict[str, int]) -> dict[str, Any]:
+    """A trigger as JSON data; where its secret is, and not what it is."""
+    over_http = isinstance(trigger, OverHttp)
+    return {
+        "name": name,
+        "source": trigger.source,
+        "graph": trigger.graph,
+        "owner": trigger.owner,
+        "priority": trigger.priority,
+        "enabled": trigger.enabled,
+        "path": f"/everstep/triggers/{name}" if over_http else None,
+        "signed": signatures.is_signed(trigger) if over_http else None,
+        "folder": None if over_http else trigger.folder,
+        "events": {state: events.get(state, 0) for state in ("stored", "started", "filtered", "failed")},
+    }
 
 
 def _fail(connection: Connection, event: Event, error: Mapping[str, Any], now: int) -> Event:
