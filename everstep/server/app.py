@@ -18,7 +18,7 @@ from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
 from everstep.server.langgraph import assistants, meta, runs, thread_states, threads
-from everstep.server.native import jobs
+from everstep.server.native import jobs, triggers
 from everstep.server.wire import Wire
 
 logger = logging.getLogger("everstep.server")
@@ -69,6 +69,7 @@ def create_app(
     assistants.make_system_assistants(store, graphs)
     app.include_router(runs.router)
     app.include_router(jobs.router)
+    app.include_router(triggers.router)
     _shut(app, http)
     _describe(app, http)
     _guard(app, store, settings, http.cors if settings.cors is None else settings.cors)
