@@ -25,8 +25,9 @@ from everstep.checkpoints.store import Store
 from everstep.runtime.results import json_ready
 
 TOKENS_S = 0.05
-_GRAPH_MODES = ("values", "updates", "messages", "custom", "checkpoints", "tasks", "debug")
+_GRAPH_MODES = ("values", "updates", "messages", "custom", "checkpoints", "tasks", "debug", "tools")
 """The stream modes a graph knows; `messages-tuple` is another form of `messages`."""
+_PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
 
 def graph_modes(asked: tuple[str, ...]) -> list[str]:
@@ -90,7 +91,7 @@ class EventWriter:
             self._message(place, chunk)
             return
         self.flush()
-        self._write([Emitted(mode, _text(chunk), place)])
+        self._write([Emitted(mode, _text(_placed(mode, chunk)), place)])
 
     def flush(self) -> None:
         """Write the tokens that are held."""
@@ -139,6 +140,20 @@ def _ignore_lost_claim(written: Future[None]) -> None:
     error = None if written.cancelled() else written.exception()
     if error is not None and not isinstance(error, LostClaim):
         raise error
+
+
+def _placed(mode: str, chunk: Any) -> Any:
+    """A chunk that tells of a checkpoint says where it is in the form of a thread's state, too; others as they are."""
+    if mode == "debug" and chunk.get("type") == "checkpoint":
+        return {**chunk, "payload": _placed("checkpoints", chunk["payload"])}
+    if mode != "checkpoints":
+        return chunk
+    return {**chunk, "checkpoint": _place(chunk["config"]), "parent_checkpoint": _place(chunk["parent_config"])}
+
+
+def _place(config: RunnableConfig | None) -> dict[str, Any] | None:
+    told = (config or {}).get("configurable", {})
+    return {name: told[name] for name in _PLACE if name in told} or None
 
 
 def _joined(first: BaseMessageChunk, second: BaseMessageChunk) -> BaseMessageChunk:

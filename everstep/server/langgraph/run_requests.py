@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from everstep.checkpoints import payload
-from everstep.checkpoints.assistants import Assistant
+from everstep.checkpoints.assistants import Assistant, laid_over
 from everstep.checkpoints.runs import RunRequest
 from everstep.errors import RequestInvalid
 
 StreamMode = Literal[
-    "values", "updates", "messages", "messages-tuple", "custom", "events", "debug", "tasks", "checkpoints"
+    "values", "updates", "messages", "messages-tuple", "custom", "events", "debug", "tasks", "checkpoints", "tools"
 ]
 Nodes = list[str] | Literal["*"]
 _MOST_S = 366 * 86_400
@@ -34,9 +34,16 @@ class CommandBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    lg_name: Literal["Command"] = Field("Command", description="As the JavaScript client's Command says of itself.")
+    graph: None = None
     update: dict[str, Any] | list[tuple[str, Any]] | None = None
     resume: Any = None
     goto: Any = None
+
+    def said(self) -> dict[str, Any]:
+        """What of it says anything: `Command` objects of the clients have every field, most of them empty."""
+        said = {"update": self.update, "resume": self.resume, "goto": self.goto or None}
+        return {name: value for name, value in said.items() if value is not None}
 
 
 class CheckpointBody(BaseModel):
@@ -106,7 +113,7 @@ class RunCreate(BaseModel):
         given = self.model_dump(exclude_unset=True)
         for name in ("input", "command", "config", "context", "metadata"):
             payload.check_payload({name: given.get(name)})
-        command = given.get("command")
+        command = self.command and self.command.said()
         if command is not None and not command:
             raise RequestInvalid("command holds nothing", next_step="give update, goto or resume")
         if stateless and command is not None:
@@ -126,10 +133,10 @@ class RunCreate(BaseModel):
             raise RequestInvalid("checkpoint.checkpoint_ns is not supported: only whole threads are forked")
         if self.webhook is not None and not self.webhook.startswith(("http://", "https://")):
             raise RequestInvalid("webhook is no URL", next_step="give one that begins with https://")
-        config = _laid_over(assistant.config, given.get("config") or {}, {"configurable": dict(told)} if told else {})
+        config = laid_over(assistant.config, given.get("config") or {}, {"configurable": dict(told)} if told else {})
         own, context = assistant.context, self.context
         if isinstance(own, dict) and isinstance(context, dict):
-            context = _laid_over(cast("dict[str, Any]", own), cast("dict[str, Any]", context))
+            context = laid_over(cast("dict[str, Any]", own), cast("dict[str, Any]", context))
         return RunRequest(
             graph=assistant.graph,
             assistant_id=assistant.assistant_id,
@@ -149,20 +156,3 @@ class RunCreate(BaseModel):
             delete_thread=stateless and self.on_completion == "delete",
             kwargs={**given, "stream_mode": self.stream_mode, "config": config, "context": context},
         )
-
-
-def _laid_over(*configs: Mapping[str, Any]) -> dict[str, Any]:
-    """Configurations laid over each other, the later ones over the earlier."""
-    laid: dict[str, Any] = {}
-    for config in configs:
-        for name, value in config.items():
-            if value is None:
-                continue
-            known = laid.get(name)
-            if isinstance(known, dict) and isinstance(value, Mapping):
-                laid[name] = {**known, **value}
-            elif isinstance(known, list) and isinstance(value, list):
-                laid[name] = [*known, *value]
-            else:
-                laid[name] = value
-    return laid
