@@ -19,7 +19,7 @@ from everstep.checkpoints.database import has_id, notify
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import deliveries as table
-from everstep.clock import uuid7
+from everstep.clock import rfc3339, uuid7
 from everstep.credentials import without_secrets
 from everstep.errors import DeliveryNotFound, WebhookInvalid
 
@@ -128,6 +128,36 @@ def tell(connection: Connection, job: Job, *, now: int) -> None:
 
     view = job_view.of(job, budgets.accounts(connection, [job.id]).get(job.id))
     queue(connection, job, job.webhook, {"type": f"job.{job.status}", **view, "webhook_sent_at": None}, now=now)
+
+
+def tell_of_run(connection: Connection, job: Job, run: Mapping[str, Any], *, now: int) -> None:
+    """Have a run's webhook told what became of it: the run as LangGraph's clients know it, and what it came to.
+
+    Args:
+        connection: The write transaction that ended the run.
+        job: The run's job.
+        run: The row of `runs`, as it is then.
+        now: UTC milliseconds.
+    """
+    if run["webhook"] is None:
+        return
+    body = {
+        "run_id": run["run_id"],
+        "thread_id": run["thread_id"],
+        "assistant_id": run["assistant_id"],
+        "created_at": rfc3339(run["created_at"]),
+        "updated_at": rfc3339(run["updated_at"]),
+        "status": run["status"],
+        "metadata": json.loads(run["metadata_json"]),
+        "kwargs": json.loads(run["kwargs_json"]),
+        "multitask_strategy": run["multitask_strategy"],
+        "run_started_at": rfc3339(run["started_at"]),
+        "run_ended_at": rfc3339(run["ended_at"]),
+        "webhook_sent_at": None,
+        "values": json.loads(run["values_json"] or "null"),
+        "error": json.loads(run["error_json"] or "null"),
+    }
+    queue(connection, job, run["webhook"], body, now=now)
 
 
 def get(connection: Connection, delivery_id: int) -> Delivery:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, func, insert, select, update
 
-from everstep.checkpoints import events
+from everstep.checkpoints import deliveries, events
 from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.schema import agent_jobs, reviews, runs, threads
@@ -180,6 +180,7 @@ def _end_run(
 ) -> None:
     changes = {"status": status, "ended_at": now, "updated_at": now, "error_json": error and json.dumps(error)}
     connection.execute(update(runs).where(runs.c.id == run["id"]).values(**changes))
+    deliveries.tell_of_run(connection, job, {**run, **changes}, now=now)
     told = [Emitted(events.ERROR, json.dumps(error))] if status == "error" else []
     _emit(connection, run, job, [*told, Emitted(events.END, "null")], now)
 

@@ -18,6 +18,7 @@ from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import RequestInvalid, RunNotFound, ThreadNotFound
+from everstep.runtime.addresses import Guard
 from everstep.server import access, configurable
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph import following
@@ -49,6 +50,8 @@ class _Context:
             access.require(caller, "review")
         if body.webhook is not None and not self.served.http.webhooks:
             raise RequestInvalid("webhook is not supported: http.disable_webhooks of langgraph.json says so")
+        if body.webhook is not None:
+            Guard.of(self.served.policies.webhooks.allow).require(body.webhook)
         assistant = await store.aread(
             lambda connection: assistants.resolve(connection, body.assistant_id, owner=caller.owner)
         )

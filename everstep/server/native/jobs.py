@@ -15,6 +15,7 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.replies import Reply
 from everstep.clock import rfc3339
 from everstep.errors import JobNotFound
+from everstep.runtime.addresses import Guard
 from everstep.server.context import CalledBy, Caller, ServedBy
 from everstep.server.once import AskedOnce
 
@@ -34,6 +35,7 @@ class JobCreate(BaseModel):
     workflow_version: str = Field("1", max_length=200, description="A new version processes old input again.")
     concurrency_key: str | None = Field(None, max_length=500)
     services: list[str] = Field(default_factory=list[str], max_length=50, description="Services it needs.")
+    webhook: str | None = Field(None, description="Who is told when it ends or waits for a person.")
     allow_secret_keys: bool = Field(False, description="Accept input that looks as if it held credentials.")
 
 
@@ -41,6 +43,8 @@ class JobCreate(BaseModel):
 async def create_job(body: JobCreate, served: ServedBy, caller: CalledBy, once: AskedOnce) -> Response:
     """Add a job. The same graph, input and version (or the same `key`) are the same job, however often they come."""
     served.graphs.require(body.graph)
+    if body.webhook is not None:
+        Guard.of(served.policies.webhooks.allow).require(body.webhook)
     payload.check_input(body.input, allow_secret_keys=body.allow_secret_keys)
     digest = submission.same_payload(body.graph, body.input)
     key = body.key or canonical.job_key(body.graph, body.input, body.workflow_version)
@@ -62,6 +66,7 @@ async def create_job(body: JobCreate, served: ServedBy, caller: CalledBy, once: 
             max_attempts=body.max_attempts,
             owner=caller.makes_for,
             policy=policy,
+            webhook=body.webhook,
         )
         where = {"Content-Location": f"/everstep/jobs/{job.public_id}"}
         return Reply(200, {"created": created, **job_view(job)}, where)
