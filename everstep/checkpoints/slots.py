@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, RowMapping, delete, exists, select, update
 
 from everstep.checkpoints import cron as times
-from everstep.checkpoints import jobs, schedules, submission
+from everstep.checkpoints import crons, jobs, schedules, submission
 from everstep.checkpoints.database import insert_or_ignore
 from everstep.checkpoints.job import job_of
 from everstep.checkpoints.jobs import Job
@@ -24,7 +24,7 @@ from everstep.checkpoints.schedule import Schedule, of_row
 from everstep.checkpoints.schema import agent_jobs, schedule_slots
 from everstep.checkpoints.schema import schedules as schedules_table
 from everstep.clock import rfc3339
-from everstep.errors import EverstepError
+from everstep.errors import EverstepError, ThreadBusy
 
 Outcome = Literal["fired", "resumed", "skipped", "missed", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("fired", "resumed", "skipped", "missed", "failed")
@@ -244,6 +244,8 @@ def _handle(
     try:
         with connection.begin_nested():  # what a refused job wrote is undone, and the slot is noted all the same
             outcome, job, more = _begin(connection, schedule, slot, now=now, actor=actor, policy_of=policy_of)
+    except ThreadBusy as error:
+        outcome, more = "skipped", {"because": error.message}
     except EverstepError as error:
         outcome, more = "failed", {"error": {"code": error.code, "message": error.message}}
     known = {**noted[0].detail, **more}
@@ -268,12 +270,14 @@ def _begin(
                 job = jobs.redrive(connection, last, now=now, actor=actor)
                 return "resumed", job, {"progress": last.progress}
             more = {"given_up": last.public_id}
-    return "fired", _start(connection, schedule, slot, now=now, policy_of=policy_of), more
+    return "fired", _start(connection, schedule, slot, now=now, actor=actor, policy_of=policy_of), more
 
 
-def _start(connection: Connection, schedule: Schedule, slot: int, *, now: int, policy_of: PolicyOf) -> Job:
+def _start(connection: Connection, schedule: Schedule, slot: int, *, now: int, actor: str, policy_of: PolicyOf) -> Job:
     definition = schedule.definition
     policy, options, given = policy_of(definition.graph), definition.job, definition.input
+    if definition.assistant_id is not None:
+        return crons.start(connection, schedule, now=now, actor=actor, policy=policy)
     if definition.overlap == "queue" and policy.concurrency_key is None:
         policy = replace(policy, concurrency_key=f"schedule/{schedule.public_id}")
     if options.slot_field is not None:
