@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from everstep.checkpoints.saver import StepSaver
 
 EVENTS = "everstep_events"
-"""What one can be woken by: work that became ready, and new events of runs."""
+PAUSES = "everstep_pauses"
+"""What one can be woken by: work that became ready, new events of runs, and jobs that ended or wait for a person."""
 _NOTIFIED = "everstep.notified"
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 _LAST_ID = _FIRST_ID.replace("0", "f")
@@ -65,6 +66,10 @@ class Database(Protocol):
 
     def saver_class(self) -> type[StepSaver]:
         """The checkpoint saver for it."""
+        ...
+
+    def item_tables(self) -> Any:
+        """The `items.ItemTables` for it: a class, called with the record, an index and a time to live."""
         ...
 
     def clock(self) -> Clock:
@@ -184,6 +189,12 @@ def notify(connection: Connection, topic: str = WORK) -> None:
         connection.exec_driver_sql(f"SELECT pg_notify('{topic}', '')")
     else:
         connection.info.setdefault(_NOTIFIED, set()).add(topic)
+
+
+def notify_if_free(connection: Connection, topic: str) -> None:
+    """As `notify`, where it costs neither a statement nor a lock of commits: in SQLite; elsewhere who waits looks."""
+    if connection.dialect.name != "postgresql":
+        notify(connection, topic)
 
 
 def notified(connection: Connection) -> Collection[str]:

@@ -85,6 +85,8 @@ def every(
     since: int | None = None,
     until: int | None = None,
     with_ended_by_person: bool = False,
+    owner: str | None = None,
+    behind: tuple[int, int] | None = None,
 ) -> Iterator[Job]:
     """Failed jobs, the newest failure first; read on while the connection is open.
 
@@ -96,12 +98,19 @@ def every(
         since: Only those that failed at this moment or later, UTC milliseconds.
         until: Only those that failed at this moment or earlier.
         with_ended_by_person: Those that were cancelled or rejected, too.
+        owner: Only of this owner.
+        behind: Only those behind the one with this `updated_at` and row id.
     """
     query = select(agent_jobs).where(agent_jobs.c.status == "failed")
     query = query if graph is None else query.where(agent_jobs.c.graph == graph)
     query = query if since is None else query.where(agent_jobs.c.updated_at >= since)
     query = query if until is None else query.where(agent_jobs.c.updated_at <= until)
     query = query if with_ended_by_person else query.where(agent_jobs.c.cancel_requested_at.is_(None))
+    query = query if owner is None else query.where(agent_jobs.c.owner == owner)
+    if behind is not None:
+        at, row_id = behind
+        same_moment = and_(agent_jobs.c.updated_at == at, agent_jobs.c.id < row_id)
+        query = query.where(or_(agent_jobs.c.updated_at < at, same_moment))
     ordered = query.order_by(agent_jobs.c.updated_at.desc(), agent_jobs.c.id.desc())
     for row in connection.execute(ordered, execution_options={"yield_per": 100}).mappings():
         job = jobs.job_of(row)

@@ -17,7 +17,7 @@ from sqlalchemy.exc import NoResultFound
 
 from everstep.checkpoints import deliveries, job_statements
 from everstep.checkpoints.canonical import digest
-from everstep.checkpoints.database import has_id, notify
+from everstep.checkpoints.database import PAUSES, has_id, notify, notify_if_free
 from everstep.checkpoints.job import Job, from_row, job_of, with_columns
 from everstep.checkpoints.job_statements import WAITING
 from everstep.checkpoints.schema import agent_jobs
@@ -40,6 +40,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 
 LEG_ENDS = ("retry", "review", "done", "failed")
 """What a running job becomes when its leg has ended; a leg that is given back has not."""
+PAUSED = ("review", "done", "failed")
+"""Where a job rests until a person moves it on, or for ever."""
 
 
 class LostClaim(Exception):
@@ -167,6 +169,8 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
             deliveries.tell(connection, after, now=now)
     if any(move.to in WAITING for move in moves):  # and who waits for a moment learns of another one
         notify(connection)
+    if any(move.to in PAUSED for move in moves):
+        notify_if_free(connection, PAUSES)
     return moved
 
 

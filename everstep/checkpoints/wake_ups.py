@@ -26,6 +26,8 @@ LEFTOVER_S = 10.0
 """From which age a socket with nobody behind it is a leftover, and not one that is being bound."""
 MOMENT_S = 0.001
 """Wake-ups so close to each other are one."""
+SETTLED_NS = 50_000_000
+"""How old a folder's last change must be for its time to tell of the next one: clocks of file systems tick slowly."""
 LONGEST_WAIT_S = 10.0
 """When a thread that listens sees at the latest that it should stop, should the system not tell it."""
 
@@ -52,6 +54,8 @@ class WakeUps:
         self._record = record
         self._name: str | None = None
         self._sender: socket.socket | None = None
+        self._looked_at: tuple[int, int] | None = None
+        self._listening: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -67,8 +71,24 @@ class WakeUps:
 
     def ring(self, topic: str = WORK) -> None:
         """Wake all that listen for a topic; for the one thread that commits. Never waits, never fails."""
-        with suppress(OSError), _opened() as (place, descriptor):
-            for name in os.listdir(descriptor):
+        with suppress(OSError):
+            if not self._nobody(topic):
+                self._ring(topic)
+
+    def _nobody(self, topic: str) -> bool:
+        """Whether nobody listens, by the last look at the folder; most commits tell of what nobody waits for."""
+        found = os.stat(folder(), follow_symlinks=False)
+        return self._looked_at == (found.st_ino, found.st_mtime_ns) and topic not in self._listening
+
+    def _ring(self, topic: str) -> None:
+        with _opened() as (place, descriptor):
+            found = os.fstat(descriptor)
+            has_settled = time.time_ns() - found.st_mtime_ns > SETTLED_NS
+            self._looked_at = (found.st_ino, found.st_mtime_ns) if has_settled else None
+            names = os.listdir(descriptor)
+            mine = (name.removeprefix(f"{self.name}-") for name in names if name.startswith(f"{self.name}-"))
+            self._listening = frozenset(name.partition("-")[0] for name in mine)
+            for name in names:
                 if name.startswith(f"{self.name}-{topic}-"):
                     if self._sender is None:
                         self._sender = _socket()
