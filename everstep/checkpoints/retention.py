@@ -20,16 +20,17 @@ from sqlalchemy import (
     and_,
     column,
     delete,
+    exists,
     or_,
     select,
     table,
     update,
 )
 
-from everstep.checkpoints import jobs, replies, slots, spans, tombstones
+from everstep.checkpoints import jobs, replies, slots, spans, tombstones, trigger_events
 from everstep.checkpoints import services as upstream
 from everstep.checkpoints.jobs import Job
-from everstep.checkpoints.schema import agent_jobs, metadata, services, threads, upstream_events
+from everstep.checkpoints.schema import agent_jobs, deliveries, metadata, services, threads, upstream_events
 from everstep.errors import PayloadInvalid
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ def prune(
         pass
     while store.write(partial(replies.forget, now=now)).result():
         pass
+    while store.write(partial(trigger_events.forget, before=before["failed"])).result():
+        pass
     while forgotten := store.write(partial(tombstones.forget, now=now)).result():
         pruned.keys += forgotten
         if progress is not None:
@@ -249,7 +252,8 @@ def owned_tables() -> list[Table]:
 
 
 def _candidates(connection: Connection, before: Mapping[str, int], graph: str | None, after: int) -> list[int]:
-    query = select(agent_jobs.c.id).where(agent_jobs.c.id > after, _over(before))
+    untold = exists().where(deliveries.c.job_id == agent_jobs.c.id, deliveries.c.state == "pending")
+    query = select(agent_jobs.c.id).where(agent_jobs.c.id > after, _over(before), ~untold)
     query = query if graph is None else query.where(agent_jobs.c.graph == graph)
     return [row.id for row in connection.execute(query.order_by(agent_jobs.c.id).limit(BATCH))]
 

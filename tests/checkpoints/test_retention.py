@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from everstep.checkpoints import jobs, retention, reviews, services, submission
+from everstep.checkpoints import deliveries, jobs, retention, reviews, services, submission, trigger_events
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.retention import BATCH, DAY_MS, Rules
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import (
     agent_jobs,
+    events,
     evidence,
     metadata,
+    runs,
+    schedule_slots,
+    schedules,
     span_outbox,
     spans,
     tombstones,
@@ -81,6 +85,34 @@ def names(store: Store) -> set[Any]:
     return {job.payload["n"] for job in store.jobs()}
 
 
+def test_a_job_stays_until_its_webhook_was_told(store: Store, clock: ManualClock) -> None:
+    """What waits in the outbox is not deleted with its job; once it is delivered, or given up, the job goes."""
+    job, _ = store.enqueue("graph", {"n": "told"}, webhook="https://example.org/hook")
+    change(store, job, "running")
+    change(store, job, "done", result_json="{}")
+    clock.advance(DAY_MS)
+    assert store.prune(AT_ONCE).jobs["done"] == 0
+    (message,) = store.read(deliveries.every)
+    store.write(lambda c: deliveries.delivered(c, message, now=clock.now_ms())).result()
+    assert store.prune(AT_ONCE).jobs["done"] == 1
+
+
+def test_events_that_started_nothing_go_in_their_time(store: Store, clock: ManualClock) -> None:
+    """An event that was filtered out or failed is kept as long as a failed job, one that is not handled stays."""
+    kept = {"trigger": "t", "source": "http", "headers": {}, "body": {}, "occurred_at": None}
+    for key in ("filtered", "failed", "stored"):
+        event, _ = store.write(lambda c, key=key: trigger_events.store(c, **kept, key=key, now=clock.now_ms())).result()
+        if key == "filtered":
+            store.write(lambda c, event=event: trigger_events.filtered(c, event, now=clock.now_ms())).result()
+        elif key == "failed":
+            store.write(lambda c, event=event: trigger_events.failed(c, event, {}, now=clock.now_ms())).result()
+    store.prune(Rules(failed_days=1))
+    assert len(store.read(trigger_events.every)) == 3
+    clock.advance(DAY_MS + 1)
+    store.prune(Rules(failed_days=1))
+    assert [event.state for event in store.read(trigger_events.every)] == ["stored"]
+
+
 # ---- everything of a job, at once
 
 
@@ -107,6 +139,31 @@ def a_whole_job(store: Store) -> Job:
         row = connection.execute(spans.insert().values(**span).returning(spans.c.id)).scalar_one()
         waiting = {"job_id": job.id, "span": row, "destination": "http://collector:4318", "queued_at": now}
         connection.execute(span_outbox.insert().values(**waiting))
+        message = deliveries.queue(connection, job, "https://example.org", {}, now=now)
+        deliveries.delivered(connection, deliveries.find(connection, message), now=now)
+        kept = {"trigger": "t", "source": "http", "key": "k", "headers": {}, "body": {}, "occurred_at": None}
+        event, _ = trigger_events.store(connection, **kept, now=now)
+        trigger_events.started(connection, event, job.id, claim_no=1, now=now)
+        same = {"job_id": job.id, "run_id": "r", "thread_id": job.thread_id}
+        connection.execute(
+            runs.insert().values(
+                **same,
+                assistant_id="a",
+                status="success",
+                kwargs_json="{}",
+                multitask_strategy="enqueue",
+                created_at=now,
+                updated_at=now,
+            )
+        )
+        connection.execute(
+            events.insert().values(**same, claim_no=1, method="end", namespace="", data_json="null", at=now)
+        )
+        when = {"cron": "0 0 * * *", "overlap": "skip", "missed": "skip", "created_at": now, "updated_at": now}
+        what = {"public_id": "s", "origin": "test", "graph": "graph", "input_json": "{}"}
+        of = connection.execute(schedules.insert().values(**what, **when).returning(schedules.c.id)).scalar_one()
+        slot = {"schedule_id": of, "slot_at": now, "fired_at": now, "outcome": "started", "job_id": job.id}
+        connection.execute(schedule_slots.insert().values(**slot))
 
     store.write(more).result()
     return store.job(job.public_id)
@@ -120,7 +177,7 @@ def test_a_job_goes_with_everything_of_it(store: Store) -> None:
     assert {*owned, *store.database.checkpoint_tables} <= set(before), "the test must fill every table"
     pruned = store.prune(AT_ONCE)
     assert (pruned.jobs, pruned.kept, pruned.keys) == ({"done": 1, "failed": 0}, 0, 0)
-    assert rows(store, "alembic_version", "services") == {"tombstones": 1, "upstream_events": 1}
+    assert rows(store, "alembic_version", "services", "schedules") == {"tombstones": 1, "upstream_events": 1}
     assert store.read(lambda c: c.execute(select(upstream_events.c.job_id)).scalar_one()) is None
     stone = store.read(lambda c: c.execute(select(tombstones)).mappings().one())
     now = store.clock.now_ms()
@@ -286,7 +343,7 @@ def test_many_jobs_go_in_batches(store: Store) -> None:
     pruned = store.prune(AT_ONCE, progress=lambda so_far: told.append(so_far.jobs["done"]))
     assert pruned.jobs["done"] == BATCH + 50
     assert told == [BATCH, BATCH + 50]
-    assert store.commits - commits == 3  # two batches, and one look for expired keys
+    assert store.commits - commits == 6  # two batches, and a look each for old slots, replies, events and keys
 
 
 def test_outages_are_forgotten_in_their_time(store: Store, clock: ManualClock) -> None:
