@@ -35,7 +35,7 @@ def contains(column: ColumnElement[str], wanted: Mapping[str, Any], dialect: str
     """
     _check(wanted, MOST_LEVELS)
     if dialect == "postgresql":
-        return sql_cast(column, JSONB).op("@>", return_type=Boolean())(sql_cast(json.dumps(wanted), JSONB))
+        return sql_cast(column, JSONB).op("@>", return_type=Boolean())(sql_cast(literal(json.dumps(wanted)), JSONB))
     return _within(column, literal("object"), wanted, count())
 
 
