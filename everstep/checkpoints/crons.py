@@ -96,10 +96,11 @@ def start(connection: Connection, schedule: Schedule, *, now: int, actor: str, p
     definition = schedule.definition
     kept = RunRequest(**definition.run["request"])
     assistant = assistants.resolve(connection, kept.assistant_id)
-    config, context = laid_over(assistant.config, kept.config), kept.context
+    config = laid_over(assistant.config, kept.config)
+    context: Any = kept.context
     if isinstance(assistant.context, dict) and isinstance(context, dict):
         context = laid_over(cast("dict[str, Any]", assistant.context), cast("dict[str, Any]", context))
-    context = (assistant.context or None) if context is None else context
+    context = cast("Any", assistant.context or None) if context is None else context
     kwargs = {**kept.kwargs, "config": config, "context": context}
     request = replace(kept, graph=assistant.graph, config=config, context=context, kwargs=kwargs)
     if definition.thread_id is not None:
