@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select, true
 
-from everstep.checkpoints.conversations import Status, Thread, thread_of
 from everstep.checkpoints.json_filters import contains
 from everstep.checkpoints.schema import threads as table
+from everstep.checkpoints.thread import Status, Thread, thread_of
 
 SortBy = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 _SORTED_BY: Mapping[str, Any] = {

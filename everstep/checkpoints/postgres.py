@@ -160,7 +160,23 @@ class Postgres:
 
     def _migrate(self, connection: psycopg.Connection[Any]) -> None:
         from langgraph.checkpoint.postgres import PostgresSaver
+        from langgraph.store.postgres import PostgresStore
 
+        with self._alone(connection):
+            PostgresSaver(connection).setup()
+            PostgresStore(connection).setup()
+            engine = self.writing_engine()
+            try:
+                with engine.begin() as own:
+                    migrate.upgrade(own)
+            except DBAPIError as error:
+                raise self.translate(error) from error
+            finally:
+                engine.dispose()
+
+    @contextmanager
+    def _alone(self, connection: psycopg.Connection[Any]) -> Generator[None]:
+        """Hold the lock under which tables are made."""
         # Tried again and again, not waited for: the saver builds indexes concurrently, which waits for whoever waits.
         for _ in range(_TRIES):
             if _row(connection, "SELECT pg_try_advisory_lock(%s) AS mine", _MIGRATING)["mine"]:
@@ -172,17 +188,14 @@ class Postgres:
                 next_step="find what hangs there (pg_stat_activity), then try again",
             )
         try:
-            PostgresSaver(connection).setup()
-            engine = self.writing_engine()
-            try:
-                with engine.begin() as own:
-                    migrate.upgrade(own)
-            except DBAPIError as error:
-                raise self.translate(error) from error
-            finally:
-                engine.dispose()
+            yield
         finally:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATING,))
+
+    def alone(self, make: Callable[[], None]) -> None:
+        """Let one process after the other make tables."""
+        with self._connect() as connection, self._alone(connection):
+            make()
 
     def writing_engine(self) -> Engine:
         return create_engine(
@@ -212,6 +225,23 @@ class Postgres:
             check=ConnectionPool.check_connection,
             open=True,
         )
+
+    def item_pool(self) -> ConnectionPool[Any]:
+        """What the store of items reads with: a read may let an item's time to live begin anew."""
+        return ConnectionPool(
+            self._conninfo(WRITING),
+            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
+            min_size=0,
+            max_size=4,
+            timeout=30.0,
+            check=ConnectionPool.check_connection,
+            open=True,
+        )
+
+    def item_tables(self) -> Any:
+        from everstep.checkpoints.postgres_items import PostgresItems
+
+        return PostgresItems
 
     def saver_class(self) -> type[StepSaver]:
         from everstep.checkpoints.postgres_saver import PostgresStepSaver
@@ -273,7 +303,7 @@ class Postgres:
     def size(self, connection: Connection) -> int:
         from everstep.checkpoints.schema import metadata
 
-        names = [*metadata.tables, *self.checkpoint_tables]
+        names = [*metadata.tables, *self.checkpoint_tables, "store", "store_vectors"]
         query = "SELECT coalesce(sum(pg_total_relation_size(to_regclass(name))), 0) FROM unnest(%s::text[]) AS name"
         return int(connection.exec_driver_sql(query, (names,)).scalar_one())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -35,6 +36,7 @@ class Record:
         database: The database that holds it.
         clock: Where times come from.
         checkpoint_reader: What checkpoint savers read with.
+        closing: What is closed with it.
     """
 
     def __init__(self, url: str, database: Database, clock: Clock) -> None:
@@ -46,6 +48,7 @@ class Record:
         self.checkpoint_reader: Any = database.checkpoint_reader()
         self._writer = Writer(self._writing.connect, database)
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="everstep-read")
+        self.closing = ExitStack()
 
     @classmethod
     def open(cls, url: str = "sqlite:///everstep.db", *, create: bool = True, clock: Clock | None = None) -> Self:
@@ -88,6 +91,7 @@ class Record:
         """Finish what was queued and close every connection. Safe to call twice."""
         self._writer.close()
         self._threads.shutdown()
+        self.closing.close()
         self._writing.dispose()
         self._reading.dispose()
         self.checkpoint_reader.close()

@@ -77,6 +77,11 @@ class Sqlite:
         connection.execute("PRAGMA query_only=ON")
         return SqliteReader(connection)
 
+    def item_tables(self) -> Any:
+        from everstep.checkpoints.sqlite_items import SqliteItems
+
+        return SqliteItems
+
     def saver_class(self) -> type[StepSaver]:
         from everstep.checkpoints.sqlite_saver import SqliteStepSaver
 
@@ -257,12 +262,15 @@ def _version(path: Path) -> str | None:
 
 
 def _migrate(path: Path) -> None:
+    from everstep.checkpoints.sqlite_items import set_up
+
     _set_up_saver_tables(path)
     engine = writing_engine(path)
     event.listen(engine, "connect", _enforce_no_references)
     try:
         with engine.begin() as connection:  # holds the write lock: of several processes one migrates, the others see it
             migrate.upgrade(connection)
+            set_up(connection)
             if connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
                 raise StoreCorrupt(
                     f"the record {path} has rows that refer to nothing; it was not migrated",

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, String, column, delete, select, table, update
 
 from everstep.checkpoints import conversations, jobs, retention
-from everstep.checkpoints.conversations import ENDED, Thread, Ttl
+from everstep.checkpoints.conversations import ENDED
 from everstep.checkpoints.schema import agent_jobs, threads
 from everstep.checkpoints.schema import events as events_table
+from everstep.checkpoints.thread import Thread, Ttl, thread_of
 from everstep.errors import ThreadBusy
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _expired(connection: Connection, now: int, after: int) -> list[tuple[int, Th
         threads.c.expires_at <= now, threads.c.id > after, ~waiting.exists()
     )
     rows = connection.execute(query.order_by(threads.c.id).limit(PART)).mappings()
-    return [(row["id"], conversations.thread_of(row)) for row in rows]
+    return [(row["id"], thread_of(row)) for row in rows]
 
 
 def _end(store: Store, thread: Thread, now: int, dry_run: bool) -> bool:
@@ -131,7 +132,7 @@ def _remove_if_over(connection: Connection, thread_id: str, now: int, checkpoint
     row = connection.execute(select(threads).where(threads.c.thread_id == thread_id)).mappings().first()
     if row is None:
         return
-    thread = conversations.thread_of(row)
+    thread = thread_of(row)
     if thread.ttl is not None and thread.ttl.from_now(thread.updated_at) <= now:
         remove(connection, thread, now=now, actor="ttl", checkpoint_tables=checkpoint_tables)
 

@@ -16,15 +16,21 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dotenv import dotenv_values
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
 
+from everstep.checkpoints.fence import Fence
+from everstep.checkpoints.items import ItemTables, OwnedItems
+from everstep.checkpoints.store import Store
 from everstep.errors import EverstepError, GraphLoadFailed, GraphNotFound
 from everstep.graphs.configuration import Configuration, read_configuration, require_name
 from everstep.graphs.fingerprint import fingerprint
 from everstep.graphs.importing import import_graph, load_failed
+from everstep.graphs.item_tables import open_tables
 from everstep.graphs.opening import Graph, Purpose, kind_of, open_graph
 from everstep.graphs.storage import Storage, read_storage
 
@@ -84,7 +90,8 @@ class GraphCatalogue:
         self.configuration = configuration
         self._given = given
         self._loaded: dict[str, Any] = {}
-        self._warned: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
+        self._tables: WeakKeyDictionary[Store, ItemTables] = WeakKeyDictionary()
         self._prepared = False
         self._lock = Lock()
 
@@ -110,6 +117,24 @@ class GraphCatalogue:
             ConfigInvalid: An entry is not what the format allows.
         """
         return read_storage(self.configuration.content if self.configuration else {})
+
+    def items_of(self, store: Store, owner: str, fence: Fence | None = None) -> OwnedItems:
+        """The key-value store of an owner in a record, as the configuration has it.
+
+        Args:
+            store: The record, which closes it.
+            owner: Whose items.
+            fence: The claim to write under, for a run.
+
+        Raises:
+            ConfigInvalid: Items are to be found by meaning, and that is not possible here.
+        """
+        with self._lock:
+            tables = self._tables.get(store)
+            if tables is None:
+                tables = self._tables[store] = open_tables(store, self.storage, self.configuration)
+                store.closing.callback(tables.close)
+        return OwnedItems(store, tables, owner, fence)
 
     def names(self) -> list[str]:
         """The names, in the order they were given."""
@@ -167,18 +192,20 @@ class GraphCatalogue:
         config: RunnableConfig | None = None,
         *,
         checkpointer: BaseCheckpointSaver[Any] | None = None,
+        items: BaseStore | None = None,
         purpose: Purpose = "threads.create_run",
     ) -> AsyncGenerator[Graph]:
         """A compiled graph that writes to our checkpointer, for the time of one run.
 
-        A checkpointer that the graph was compiled with is replaced, with a warning once a graph, so that the same file
-        works by itself and here. What the block raises is raised, whatever the graph's own context manager would
-        swallow.
+        A checkpointer or store that the graph was compiled with is replaced, with a warning once a graph, so that the
+        same file works by itself and here. What the block raises is raised, whatever the graph's own context manager
+        would swallow.
 
         Args:
             name: The graph's name.
             config: The run's config, for factories that take one.
             checkpointer: Where its steps go; None to only look at the graph.
+            items: Its key-value store; see `items_of`. None: the one it brings, if any.
             purpose: Told to factories that take a `ServerRuntime`.
 
         Raises:
@@ -187,11 +214,14 @@ class GraphCatalogue:
         """
         raised: BaseException | None = None
         async with AsyncExitStack() as stack:
-            graph = await self._open(name, stack, config or {}, purpose)
+            graph = await self._open(name, stack, config or {}, purpose, items)
             if isinstance(graph.checkpointer, BaseCheckpointSaver):
-                self._warn_of_checkpointer(name)
+                self._warn_once(name, _OWN_CHECKPOINTER)
+            if graph.store is not None and items is not None:
+                self._warn_once(name, _OWN_STORE)
             try:
-                yield graph.copy(update={"checkpointer": checkpointer})
+                ours: dict[str, Any] = {"checkpointer": checkpointer}
+                yield graph.copy(update=ours if items is None else {**ours, "store": items})
             except BaseException as error:
                 raised = error
                 raise
@@ -230,10 +260,17 @@ class GraphCatalogue:
         except Exception as error:
             return GraphReport(name, source, ok=False, kind=kind, error=load_failed(name, source, error))
 
-    async def _open(self, name: str, stack: AsyncExitStack, config: RunnableConfig, purpose: Purpose) -> Graph:
+    async def _open(
+        self,
+        name: str,
+        stack: AsyncExitStack,
+        config: RunnableConfig,
+        purpose: Purpose,
+        items: BaseStore | None = None,
+    ) -> Graph:
         value = await self._load(name)
         try:
-            return await open_graph(value, stack, config, purpose)
+            return await open_graph(value, stack, config, purpose, items)
         except (Exception, SystemExit) as error:
             raise load_failed(name, self.describe(name).source, error) from error
 
@@ -247,10 +284,11 @@ class GraphCatalogue:
             self._loaded[name] = await asyncio.to_thread(import_graph, entry, self.configuration.folder)
         return self._loaded[name]
 
-    def _warn_of_checkpointer(self, name: str) -> None:
-        if name not in self._warned:
-            self._warned.add(name)
-            logger.warning("graph %r: %s", name, _OWN_CHECKPOINTER)
+    def _warn_once(self, name: str, what: str) -> None:
+        if (name, what) not in self._warned:
+            self._warned.add((name, what))
+            logger.warning("graph %r: %s", name, what)
 
 
+_OWN_STORE = "it brings its own store, which is not used here: items go to Everstep's record"
 _OWN_CHECKPOINTER = "it brings its own checkpointer, which is not used here: steps go to Everstep's record"

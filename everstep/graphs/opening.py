@@ -20,6 +20,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
+from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 Graph = Pregel[Any, Any, Any, Any]
@@ -46,7 +47,9 @@ def kind_of(value: Any) -> str:
     raise NotAGraph(f"{_described(value)} is neither a graph, nor a builder, nor a function that makes one")
 
 
-async def open_graph(value: Any, stack: AsyncExitStack, config: RunnableConfig, purpose: Purpose) -> Graph:
+async def open_graph(
+    value: Any, stack: AsyncExitStack, config: RunnableConfig, purpose: Purpose, items: BaseStore | None = None
+) -> Graph:
     """Compile, call and enter until a compiled graph is there.
 
     Args:
@@ -54,13 +57,14 @@ async def open_graph(value: Any, stack: AsyncExitStack, config: RunnableConfig, 
         stack: Closes what a factory opened.
         config: What a factory that asks for `config` gets.
         purpose: What a factory that asks for `ServerRuntime` is told.
+        items: The key-value store that it finds there; an empty one when omitted.
 
     Raises:
         NotAGraph: What came out is no graph, or the factory wants arguments nobody can give.
         Exception: Whatever the factory raised.
     """
     if kind_of(value) == "factory":
-        value = await _call(value, config, purpose)
+        value = await _call(value, config, purpose, items or InMemoryStore())
         value = await _enter(value, stack)
     if isinstance(value, StateGraph):
         return cast(StateGraph[Any, Any, Any, Any], value).compile()
@@ -69,8 +73,8 @@ async def open_graph(value: Any, stack: AsyncExitStack, config: RunnableConfig, 
     return cast(Graph, value)
 
 
-async def _call(factory: Callable[..., Any], config: RunnableConfig, purpose: Purpose) -> Any:
-    arguments, named = _arguments(factory, config, purpose)
+async def _call(factory: Callable[..., Any], config: RunnableConfig, purpose: Purpose, items: BaseStore) -> Any:
+    arguments, named = _arguments(factory, config, purpose, items)
     if inspect.iscoroutinefunction(factory) or inspect.iscoroutinefunction(type(factory).__call__):
         return await factory(*arguments, **named)
     result = await asyncio.to_thread(factory, *arguments, **named)
@@ -95,7 +99,7 @@ async def _enter(value: Any, stack: AsyncExitStack) -> Any:
 
 
 def _arguments(
-    factory: Callable[..., Any], config: RunnableConfig, purpose: Purpose
+    factory: Callable[..., Any], config: RunnableConfig, purpose: Purpose, items: BaseStore
 ) -> tuple[list[Any], dict[str, Any]]:
     """What the factory's parameters ask for; parameters with a default that ask for neither are left alone."""
     positional: list[Any] = []
@@ -110,7 +114,7 @@ def _arguments(
             continue
         annotation = annotations.get(parameter.name, parameter.annotation)
         if _wants_runtime(parameter.name, annotation):
-            argument: Any = _server_runtime(purpose)
+            argument: Any = _server_runtime(purpose, items)
         elif _wants_config(parameter.name, annotation):
             argument = config
         elif parameter.default is not parameter.empty:
@@ -162,12 +166,12 @@ def _runtime_types() -> set[Any]:
     }
 
 
-def _server_runtime(purpose: Purpose) -> Any:
+def _server_runtime(purpose: Purpose, items: BaseStore) -> Any:
     """LangGraph's description of the call. Its classes are private; factories name the alias `ServerRuntime`."""
     from langgraph_sdk import runtime
 
     kind: Any = runtime._ExecutionRuntime if purpose == "threads.create_run" else runtime._ReadRuntime  # pyright: ignore[reportPrivateUsage]
-    return kind(access_context=purpose, store=InMemoryStore())
+    return kind(access_context=purpose, store=items)
 
 
 def _described(value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from everstep.checkpoints.conversations import Ttl
+from everstep.checkpoints.thread import Ttl
 from everstep.errors import ConfigInvalid
 
 SWEEP_MINUTES, SWEEP_LIMIT = 5.0, 1000

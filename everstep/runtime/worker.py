@@ -164,6 +164,7 @@ class Worker:
         Raises:
             StoreTooNew: A newer Everstep migrated the record meanwhile; the jobs were given back.
         """
+        self._graphs.items_of(self._store, "default")  # what is configured and not possible is told before any job runs
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._wake = asyncio.Event()

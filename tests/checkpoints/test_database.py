@@ -27,7 +27,7 @@ from everstep.errors import (
 )
 from tests.support.record import in_processes, read_only_file, read_only_folder
 
-SAVER_TABLES = {"checkpoints", "writes"}
+SAVER_TABLES = {"checkpoints", "writes", "store", "store_migrations"}
 
 
 def url(path: Path) -> str:

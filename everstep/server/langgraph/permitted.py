@@ -9,7 +9,7 @@ from typing import Any, cast
 from fastapi import Request
 
 from everstep.checkpoints import conversations
-from everstep.checkpoints.conversations import Thread
+from everstep.checkpoints.thread import Thread
 from everstep.errors import ThreadNotFound
 from everstep.server import access
 from everstep.server.context import Caller, Served

@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from everstep.checkpoints import conversations, payload, thread_updates
-from everstep.checkpoints.conversations import Thread
 from everstep.checkpoints.idle_saver import IdleSaver
 from everstep.checkpoints.saver import StepSaver
+from everstep.checkpoints.thread import Thread
 from everstep.errors import CheckpointNotFound, RequestInvalid, ThreadHasNoGraph
 from everstep.graphs.opening import Graph, Purpose
 from everstep.runtime.results import json_ready
@@ -237,7 +237,8 @@ async def opened(served: Served, thread: Thread, purpose: Purpose, saver: StepSa
             thread_id=thread.thread_id,
         )
     config: Any = {"configurable": {**thread.config.get("configurable", {}), "thread_id": thread.thread_id}}
-    async with served.graphs.open(thread.graph, config, checkpointer=saver, purpose=purpose) as graph:
+    items = served.graphs.items_of(served.store, thread.owner)
+    async with served.graphs.open(thread.graph, config, checkpointer=saver, items=items, purpose=purpose) as graph:
         yield graph
 
 

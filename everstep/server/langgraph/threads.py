@@ -17,9 +17,10 @@ from starlette.responses import Response
 
 from everstep.checkpoints import conversation_search, conversations, payload, thread_removal
 from everstep.checkpoints.conversation_search import SortBy, Wanted
-from everstep.checkpoints.conversations import KEEP, Status, Thread, Ttl
+from everstep.checkpoints.conversations import KEEP
 from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.saver import StepSaver
+from everstep.checkpoints.thread import Status, Thread, Ttl
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import RequestInvalid, ThreadNotFound
 from everstep.server import access
