@@ -30,9 +30,12 @@ class Message:
 
 
 class Receiver:
-    """Gives the statuses it was given, in turn, and 200 afterwards; `SILENCE` answers nothing until it ends."""
+    """Gives the statuses it was given, in turn, and 200 afterwards; `SILENCE` answers nothing until it ends.
 
-    def __init__(self, *statuses: int) -> None:
+    All answers carry the headers given.
+    """
+
+    def __init__(self, *statuses: int, headers: dict[str, str] | None = None) -> None:
         self.messages: list[Message] = []
         self.followed = 0
         self.asked = threading.Event()
@@ -51,6 +54,8 @@ class Receiver:
                     return
                 self.send_response(status)
                 self.send_header("location", f"{outer.url}/elsewhere")
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
@@ -65,6 +70,11 @@ class Receiver:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}/hook?token=in-the-address"
+
+    @property
+    def hook(self) -> str:
+        """Its address without what looks like a credential."""
+        return self.url.partition("?")[0]
 
     @property
     def jobs(self) -> list[str]:
