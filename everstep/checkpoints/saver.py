@@ -26,39 +26,24 @@ from langgraph.checkpoint.base import (
 from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import claims, jobs, payload, serialization
+from everstep.checkpoints import claims, jobs, serialization
 from everstep.checkpoints.change_warnings import NEXT_NODE, ChangeWarnings
 from everstep.checkpoints.fence import Fence
+from everstep.checkpoints.foreknown import Foreknown
 from everstep.checkpoints.history import Grown, HistoryGone, NewChunk, StepSerializer
 from everstep.checkpoints.long_lists import LongLists, Shortened
 from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, size_of
+from everstep.checkpoints.redaction import without_configuration, without_secrets
 from everstep.checkpoints.statements import execute
-from everstep.checkpoints.thread_operations import ThreadOperations
+from everstep.checkpoints.thread_operations import INTERRUPT, RESUME, ThreadOperations
 from everstep.observability import metric_names
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
 
-INTERRUPT, RESUME, ERROR = "__interrupt__", "__resume__", "__error__"
+ERROR = "__error__"
 CONTROL = frozenset({INTERRUPT, RESUME, ERROR, "__error_source_node__"})
 """Channels that tell what happened to a task, not what it produced."""
-_KEPT = frozenset("thread_id checkpoint_ns checkpoint_id checkpoint_map run_id everstep_job everstep_leg".split())
-
-
-def _without_secrets(error: Any) -> Any:
-    """An exception as LangGraph stores it (its `repr`), if that holds a credential; otherwise the exception."""
-    text = repr(error)
-    clean = payload.without_secrets(text)
-    return error if clean == text else clean
-
-
-def _without_configuration(config: RunnableConfig) -> RunnableConfig:
-    """A run's config without what its graph is configured with: the stock saver copies texts into the metadata."""
-    configurable, metadata = (
-        {name: value for name, value in config.get(part, {}).items() if name in _KEPT or name.startswith("__")}
-        for part in ("configurable", "metadata")
-    )
-    return {**config, "configurable": configurable, "metadata": metadata}
 
 
 class StepSaver(ThreadOperations):
@@ -90,16 +75,22 @@ class StepSaver(ThreadOperations):
         self._recording = threading.local()
         self._warnings = ChangeWarnings()
         self._unwritten: dict[Place, BaseException] = {}  # touched by the writer's thread alone
+        self._foreknown = Foreknown()
+        self._first: tuple[RunnableConfig, Shortened] | None = None
 
     def recorder(self) -> Recorder:
         """What stands in for the cursor in the write that is under way in this thread."""
         return self._recording.recorder
 
-    # ---- what differs between databases
+    def begin_empty(self, thread_id: str) -> None:
+        """A thread has no checkpoint, and nobody but this saver writes to it: nothing need be looked for before.
 
-    def _answers(self, thread_id: str) -> Sequence[tuple[str, str, str, str, str, bytes]]:
-        """The writes to the channels of interrupts and answers: namespace, checkpoint, task, channel, type, value."""
-        raise NotImplementedError
+        Its input is committed with the first step, or within a moment if that takes longer; LangGraph does not wait
+        for it before it runs the first node.
+        """
+        self._foreknown.begin_empty(thread_id)
+
+    # ---- what differs between databases
 
     def chunks_of(self, place: Place, line: tuple[str, int]) -> Sequence[tuple[str, bytes]]:
         """See `ChunkTable`."""
@@ -144,12 +135,20 @@ class StepSaver(ThreadOperations):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`."""
-        saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
+        is_input = metadata.get("source") == "input"
+        first = is_input and self._foreknown.is_empty(config) and not crash.armed("checkpoint.")
+        saved, shortened, future = self._put(config, checkpoint, metadata, new_versions, patient=first)
+        if first:
+            self._first = saved, shortened
+            return saved
         try:
             await asyncio.wrap_future(future)
         except HistoryGone:
             saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
             await asyncio.wrap_future(future)
+        if self._first is not None:  # it was submitted before
+            earlier, self._first = self._first, None
+            self._after_put(*earlier)
         return self._after_put(saved, shortened)
 
     def _after_put(self, saved: RunnableConfig, shortened: Shortened) -> RunnableConfig:
@@ -165,8 +164,11 @@ class StepSaver(ThreadOperations):
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
+        *,
+        patient: bool = False,
     ) -> tuple[RunnableConfig, Shortened, Future[None]]:
         crash.point("checkpoint.before_put")
+        self._foreknown.written()
         values = checkpoint["channel_values"]
         self._warnings.look_at_first(self.serde, {name: values[name] for name in new_versions if name in values})
         progress: dict[str, Any] = {}
@@ -177,12 +179,14 @@ class StepSaver(ThreadOperations):
 
         def write() -> tuple[RunnableConfig, Shortened]:
             shortened = self._shorten(config, checkpoint, new_versions)
-            plain = config if self._fence is None else _without_configuration(config)
+            plain = config if self._fence is None else without_configuration(config)
             return super(StepSaver, self).put(plain, shortened.checkpoint, metadata, new_versions), shortened
 
         (saved, shortened), statements = self._record(write, values)
         statements += shortened.statements
-        future = self._submit(statements, progress, place=place_of(config), check=shortened.check, is_step=True)
+        future = self._submit(
+            statements, progress, place=place_of(config), check=shortened.check, is_step=True, patient=patient
+        )
         return saved, shortened, future
 
     def _shorten(self, config: RunnableConfig, checkpoint: Checkpoint, new_versions: ChannelVersions) -> Shortened:
@@ -223,8 +227,9 @@ class StepSaver(ThreadOperations):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Future[None] | None:
         """Submit it; the future is what its caller has to wait for."""
+        self._foreknown.written()
         self._warnings.look_at(self.serde, writes)
-        writes = [(channel, _without_secrets(value) if channel == ERROR else value) for channel, value in writes]
+        writes = [(channel, without_secrets(value) if channel == ERROR else value) for channel, value in writes]
         if self._fence is not None and not all(channel in CONTROL for channel, _ in writes):
             self._fence.end_task(task_id)
         if any(channel == ERROR for channel, _ in writes):
@@ -346,6 +351,8 @@ class StepSaver(ThreadOperations):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest, with what is stored of its tasks."""
+        if self._foreknown.is_empty(config):
+            return None
         self._store.flush()
         found = super().get_tuple(config)
         if found is not None:
@@ -360,7 +367,12 @@ class StepSaver(ThreadOperations):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
-        return await self._store.in_thread(self.get_tuple, config)
+        known, found = self._foreknown.take(config)
+        return found if known else await self._store.in_thread(self.get_tuple, config)
+
+    def read_ahead(self, config: RunnableConfig) -> None:
+        """On a thread that reads anyhow: what `aget_tuple` of this config gives next, if nothing is written before."""
+        self._foreknown.keep(config, self.get_tuple(config))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -379,23 +391,3 @@ class StepSaver(ThreadOperations):
     ) -> Mapping[str, DeltaChannelHistory]:
         """As `get_delta_channel_history`."""
         return await self._store.in_thread(lambda: self.get_delta_channel_history(config=config, channels=channels))
-
-    def answers_used(self, thread_id: str) -> dict[str, int]:
-        """For each interrupt a thread ever raised, by id: how many answers its task has stored.
-
-        A node that fails after it used an answer keeps the answer but not its place; the number tells an answer that
-        was used from one that still waits.
-        """
-        self._store.flush()
-        tasks: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for namespace, checkpoint_id, task_id, channel, kind, value in self._answers(thread_id):
-            tasks.setdefault((namespace, checkpoint_id, task_id), {})[channel] = self.serde.loads_typed((kind, value))
-        used: dict[str, int] = {}
-        for channels in tasks.values():
-            for interrupt in channels.get(INTERRUPT, ()):
-                used[interrupt.id] = max(used.get(interrupt.id, 0), len(channels.get(RESUME, ())))
-        return used
-
-    async def aanswers_used(self, thread_id: str) -> dict[str, int]:
-        """As `answers_used`."""
-        return await self._store.in_thread(self.answers_used, thread_id)

@@ -1,4 +1,4 @@
-"""What a saver does to whole threads: delete, copy, prune, and store their long lists as a stock saver does."""
+"""What a saver does with whole threads: delete, copy, prune, count answers, store long lists as a stock saver does."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
 
 
+INTERRUPT, RESUME = "__interrupt__", "__resume__"
+
+
 class ThreadOperations(BaseCheckpointSaver[str]):
     """See `StepSaver`, which says how a write is recorded and submitted."""
 
@@ -32,6 +35,10 @@ class ThreadOperations(BaseCheckpointSaver[str]):
         raise NotImplementedError
 
     # ---- what differs between databases
+
+    def _answers(self, thread_id: str) -> Sequence[tuple[str, str, str, str, str, bytes]]:
+        """The writes to the channels of interrupts and answers: namespace, checkpoint, task, channel, type, value."""
+        raise NotImplementedError
 
     def _deletion_of_runs(self, run_ids: Sequence[str]) -> list[Statement]:
         raise NotImplementedError
@@ -143,3 +150,23 @@ class ThreadOperations(BaseCheckpointSaver[str]):
     async def astore_whole(self, thread_id: str) -> None:
         """As `store_whole`."""
         await self._store.in_thread(self.store_whole, thread_id)
+
+    def answers_used(self, thread_id: str) -> dict[str, int]:
+        """For each interrupt a thread ever raised, by id: how many answers its task has stored.
+
+        A node that fails after it used an answer keeps the answer but not its place; the number tells an answer that
+        was used from one that still waits.
+        """
+        self._store.flush()
+        tasks: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for namespace, checkpoint_id, task_id, channel, kind, value in self._answers(thread_id):
+            tasks.setdefault((namespace, checkpoint_id, task_id), {})[channel] = self.serde.loads_typed((kind, value))
+        used: dict[str, int] = {}
+        for channels in tasks.values():
+            for interrupt in channels.get(INTERRUPT, ()):
+                used[interrupt.id] = max(used.get(interrupt.id, 0), len(channels.get(RESUME, ())))
+        return used
+
+    async def aanswers_used(self, thread_id: str) -> dict[str, int]:
+        """As `answers_used`."""
+        return await self._store.in_thread(self.answers_used, thread_id)

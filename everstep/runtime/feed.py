@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, Send, StateSnapshot
 
@@ -90,13 +91,18 @@ async def standing(
         return Standing("runnable", input=given)
     snapshot = await graph.aget_state(config, subgraphs=True)
     checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
-    if steered and command is not None and not has_run:  # after it nothing more may have been left to do
+    if steered and command is not None and _ends(command) and snapshot.tasks:
+        await graph.aupdate_state(config, None, as_node=END)
+        snapshot = await graph.aget_state(config, subgraphs=True)
+        checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
+    elif steered and command is not None and not has_run:  # after it nothing more may have been left to do
         used = await saver.aanswers_used(job.thread_id) if reviews else {}
         answers, *_ = _interrupts(snapshot, reviews, used)
         return Standing("runnable", input=as_command(command, answers), checkpoint_id=checkpoint_id)
     # Not `snapshot.next`: that leaves out tasks whose writes are stored but not yet part of a checkpoint.
     if not snapshot.tasks:
-        await _refuse_stranded(graph, config, saver)
+        if not has_run:  # what has run stands where this graph brought it
+            await _refuse_stranded(graph, config, saver)
         values = _output(graph, snapshot.values)
         return Standing("finished", values=values, state=snapshot.values, checkpoint_id=checkpoint_id)
 
@@ -114,6 +120,11 @@ async def standing(
         if asked is not None:
             return Standing("paused", questions=[asked], checkpoint_id=checkpoint_id, **now)
     return Standing("runnable", input=Command(resume=answers) if answers else None, checkpoint_id=checkpoint_id)
+
+
+def _ends(command: Mapping[str, Any]) -> bool:
+    """Whether it says that the thread is over, as chat pages mark one as resolved; LangGraph goes nowhere then."""
+    return not command.get("update") and command.get("goto") in (END, [END])
 
 
 def as_command(command: Mapping[str, Any], answers: Mapping[str, Any]) -> Command[Any]:

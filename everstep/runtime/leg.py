@@ -96,6 +96,7 @@ class Leg:
         self._outcome: Outcome | None = None
         self._finished: Finished | None = None
         self._tries = 0
+        self._looked = False
         self._not_noted: dict[str, str] = {}
         self._over = EffectInterrupted("the run of this node is over", job=job.public_id)
         self._span = tracing.leg_of(leg_spans.described(job, worker), leg_spans.clock_of(store))
@@ -115,7 +116,7 @@ class Leg:
             claim_no=job.claim_no,
             surely_not_sent=lambda error: classify(error).surely_not_sent,
             progress=self._columns,
-            stepped=self.spending.look,
+            stepped=self._in_step,
             committed=self._committed,
             measures=measures,
             graph=job.graph,
@@ -242,14 +243,19 @@ class Leg:
         callbacks = [self.spending.counter, *self._measured_calls(), *self._span.callbacks]
         config: RunnableConfig = {**client.config(), "callbacks": callbacks}
         saver = StepSaver(self._store, self._attempt)
+        if self._is_new:
+            saver.begin_empty(self._job.thread_id)
         await client.prepare()
-        async with self._graphs.open(self._job.graph, config, checkpointer=saver) as graph:
+        items = self._graphs.items_of(self._store, self._job.owner, self._attempt)
+        async with self._graphs.open(self._job.graph, config, checkpointer=saver, items=items) as graph:
             limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
             config = {"recursion_limit": limit, **config}
             changed = self._changed(graph)
             if changed is not None:
                 return Outcome("review", questions=[changed])
-            used_up = await self.spending.begin(await self._store.aread(self._before))
+            used_up = None
+            if not self._is_new or self._job.budget_json is not None or self._job.parent_id is not None:
+                used_up = await self.spending.begin(await self._store.aread(self._before))
             if stops := client.options.stops():
                 graph = graph.copy(update=stops)
             first = await client.starts_at(graph, config)
@@ -296,17 +302,38 @@ class Leg:
         def row_and_reviews(connection: Connection) -> tuple[Job, list[Review]]:
             return jobs.get(connection, self._job.id), reviews.of_job(connection, self._job.id)
 
+        def read() -> tuple[Job, list[Review]]:
+            found = self._store.read(row_and_reviews)
+            saver.read_ahead(config)
+            return found
+
         alone = self._client.options.run_id is None
         if alone and not has_run and not self._job.input_applied:  # nothing of this input was ever asked about
             job, of_job = self._job, list[Review]()
         else:
-            job, of_job = await self._store.aread(row_and_reviews)
+            job, of_job = await self._store.in_thread(read)
         return await standing(graph, config, job, of_job, saver, has_run=has_run, command=self._client.options.command)
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether this is the first leg of a job that is alone on its thread: nothing of it can be stored so far."""
+        job = self._job
+        return job.claim_no == 1 and job.run_json is None and job.thread_id == job.public_id
+
+    def _in_step(self, connection: Connection) -> None:
+        """In the transaction of each checkpoint."""
+        if not self._looked:
+            self._look_for_trial(connection)
+        self.spending.look(connection)
+
+    def _look_for_trial(self, connection: Connection) -> None:
+        self._looked = True
+        if services.tried_by(connection, self._job):
+            self._tries = 1 if self._job.input_applied else 2  # the input's own checkpoint proves nothing
 
     def _before(self, connection: Connection) -> Unpriced:
         """What the record says before the leg begins; of the first leg of a job most of it is known to be nothing."""
-        if services.tried_by(connection, self._job):
-            self._tries = 1 if self._job.input_applied else 2  # the input's own checkpoint proves nothing
+        self._look_for_trial(connection)
         self.spending.look_before(connection)
         if self._job.claim_no == 1:
             return []

@@ -1,0 +1,105 @@
+"""What a saver knows of its thread without looking, and what it still finds out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
+from sqlalchemy import Connection
+
+from everstep.checkpoints.saver import StepSaver
+from everstep.checkpoints.store import Store
+from tests.support.record import Gate
+
+pytestmark = pytest.mark.both_databases
+
+
+def config(thread_id: str) -> RunnableConfig:
+    """A thread's root namespace."""
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+
+
+def metadata(source: Any, step: int) -> CheckpointMetadata:
+    """A checkpoint's metadata."""
+    return {"source": source, "step": step, "parents": {}, "run_id": "run"}
+
+
+def refuse(_connection: Connection) -> None:
+    """What a full disk does."""
+    raise RuntimeError("the disk is on fire")
+
+
+def test_of_a_thread_known_to_be_empty_nothing_is_read_until_something_is_written(store: Store) -> None:
+    """It looks empty without a look; other threads, and the thread once something was put there, are read."""
+    other = StepSaver(store)
+    other.put(config("other"), empty_checkpoint(), metadata("input", -1), {})
+    other.put(config("new"), empty_checkpoint(), metadata("input", -1), {})
+    saver = StepSaver(store)
+    saver.begin_empty("new")
+    assert saver.get_tuple(config("new")) is None
+    assert asyncio.run(saver.aget_tuple(config("new"))) is None
+    assert saver.get_tuple(config("other")) is not None
+    latest = empty_checkpoint()
+    saver.put(config("new"), latest, metadata("loop", 0), {})
+    found = saver.get_tuple(config("new"))
+    assert found is not None
+    assert found.checkpoint["id"] == latest["id"]
+
+
+def test_the_input_of_an_empty_thread_is_committed_with_its_first_step(store: Store) -> None:
+    """Storing it does not wait for its commit, but a read sees it, and both are one transaction."""
+    saver = StepSaver(store)
+    saver.begin_empty("new")
+
+    async def two_steps() -> int:
+        gate = Gate(store)
+        before = store.commits
+        await saver.aput(config("new"), empty_checkpoint(), metadata("input", -1), {})  # though the writer is busy
+        step = asyncio.create_task(saver.aput(config("new"), empty_checkpoint(), metadata("loop", 0), {}))
+        await asyncio.sleep(0)
+        gate.open()
+        await step
+        return store.commits - before
+
+    assert asyncio.run(two_steps()) == 2  # the gate's own, and theirs
+    assert len([*saver.list(config("new"))]) == 2
+
+
+def test_an_input_that_could_not_be_stored_fails_the_first_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not waited for is not forgotten: nothing of the thread stands on an input that is missing."""
+    saver = StepSaver(store)
+    saver.begin_empty("new")
+    monkeypatch.setattr("everstep.checkpoints.saver.execute", lambda *_: refuse(_[0]))
+
+    async def two_steps() -> None:
+        await saver.aput(config("new"), empty_checkpoint(), metadata("input", -1), {})
+        store.flush()
+        monkeypatch.undo()
+        await saver.aput(config("new"), empty_checkpoint(), metadata("loop", 0), {})
+
+    with pytest.raises(RuntimeError, match="on fire"):
+        asyncio.run(two_steps())
+    assert [*saver.list(config("new"))] == []
+
+
+def test_what_was_read_ahead_is_given_once_and_not_after_a_write(store: Store) -> None:
+    """A read ahead answers the next read of the same place, unless something is written before it."""
+    saver = StepSaver(store)
+    first, second = empty_checkpoint(), empty_checkpoint()
+    saver.put(config("thread"), first, metadata("input", -1), {})
+    saver.read_ahead(config("thread"))
+    StepSaver(store).put(config("thread"), second, metadata("loop", 0), {})
+
+    def newest() -> str:
+        found = asyncio.run(saver.aget_tuple(config("thread")))
+        assert found is not None
+        return found.checkpoint["id"]
+
+    assert [newest(), newest()] == [first["id"], second["id"]]
+    saver.read_ahead(config("thread"))
+    third = empty_checkpoint()
+    saver.put(config("thread"), third, metadata("loop", 1), {})
+    assert newest() == third["id"]
