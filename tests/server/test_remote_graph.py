@@ -82,7 +82,7 @@ def test_subgraphs_are_streamed(remote: Remote) -> None:
     parts = list(remote("nested").stream(INPUT, stream_mode="updates", subgraphs=True))
     within = [part for namespace, part in parts if namespace and namespace[0].startswith("inner:")]
     assert within[0] == {"first": {"log": ["first"]}}
-    assert [part for namespace, part in parts if not namespace][0] == {"before": {"log": ["before"]}}
+    assert next(part for namespace, part in parts if not namespace) == {"before": {"log": ["before"]}}
 
 
 def test_a_question_is_answered(remote: Remote, on_thread: Any) -> None:
@@ -100,7 +100,8 @@ def test_questions_come_as_interrupts(remote: Remote, on_thread: Any) -> None:
     """The newer form of the stream tells questions apart from values."""
     *_, last = remote("nested").stream(INPUT, on_thread, stream_mode="values", version="v2")
     (question,) = last["interrupts"]
-    assert isinstance(question, Interrupt) and question.value == {"question": "go on?"}
+    assert isinstance(question, Interrupt)
+    assert question.value == {"question": "go on?"}
 
 
 def test_breakpoints_are_kept(remote: Remote, on_thread: Any) -> None:
@@ -126,7 +127,7 @@ def test_the_state_is_read(remote: Remote, on_thread: Any) -> None:
     assert (state.values, state.next) == ({"log": ["in", "before"]}, ("inner",))
     assert [question.value for question in state.interrupts] == [{"question": "go on?"}]
     (task,) = nested.get_state(on_thread, subgraphs=True).tasks
-    assert task.name == "inner" and task.state.values == {"log": ["first"]}
+    assert (task.name, task.state.values) == ("inner", {"log": ["first"]})
 
 
 def test_the_history_is_read_and_forked(remote: Remote, on_thread: Any) -> None:

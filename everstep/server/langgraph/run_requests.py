@@ -8,10 +8,11 @@ whether or not `stream_resumable` is set, and steps are durable before the next 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from everstep.checkpoints import payload
 from everstep.checkpoints.assistants import Assistant, laid_over
@@ -23,6 +24,7 @@ StreamMode = Literal[
 ]
 Nodes = list[str] | Literal["*"]
 _MOST_S = 366 * 86_400
+_INNER_CAPITAL = re.compile(r"(?<=[a-z])([A-Z])")
 
 
 def _listed(value: Any) -> Any:
@@ -156,3 +158,15 @@ class RunCreate(BaseModel):
             delete_thread=stateless and self.on_completion == "delete",
             kwargs={**given, "stream_mode": self.stream_mode, "config": config, "context": context},
         )
+
+
+class BatchedRun(RunCreate):
+    """A run of several; the JavaScript client names its fields both by its own names and by the interface's."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_alike(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        named = cast("dict[str, Any]", given)
+        return {_INNER_CAPITAL.sub(r"_\1", name).lower(): value for name, value in named.items()}
