@@ -23,7 +23,7 @@ from everstep.server import access, configurable
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph import following
 from everstep.server.langgraph.frames import after
-from everstep.server.langgraph.run_requests import RunCreate
+from everstep.server.langgraph.run_requests import BatchedRun, RunCreate
 from everstep.server.once import Answered, AskedOnce, Once
 from everstep.server.watch import Watch
 
@@ -196,7 +196,7 @@ async def create_stateless_run(
 
 @router.post("/runs/batch")
 async def create_runs(
-    bodies: Annotated[list[RunCreate], Body(max_length=1000)],
+    bodies: Annotated[list[BatchedRun], Body(max_length=1000)],
     request: Request,
     served: ServedBy,
     caller: CalledBy,
