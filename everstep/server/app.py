@@ -19,7 +19,7 @@ from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
 from everstep.server.langgraph import assistants, meta, runs, thread_states, threads
 from everstep.server.native import jobs, triggers
-from everstep.server.wire import Wire
+from everstep.server.wire import Shut, Wire
 
 logger = logging.getLogger("everstep.server")
 
@@ -70,9 +70,8 @@ def create_app(
     app.include_router(runs.router)
     app.include_router(jobs.router)
     app.include_router(triggers.router)
-    _shut(app, http)
     _describe(app, http)
-    _guard(app, store, settings, http.cors if settings.cors is None else settings.cors)
+    _guard(app, app.state.served)
     return app
 
 
@@ -83,34 +82,34 @@ def _hook(graphs: GraphCatalogue, http: HttpConfiguration) -> auth_hook.AuthHook
     return auth_hook.load(graphs.configuration, http.auth_path)
 
 
-def _shut(app: FastAPI, http: HttpConfiguration) -> None:
-    """Take away the groups of paths that the configuration shuts."""
-    shut = re.compile("|".join(f"(?:{_GROUPS[group]})" for group in sorted(http.shut)) or "(?!)")
-    routes = app.router.routes
-    routes[:] = [route for route in routes if not shut.fullmatch(getattr(route, "path", ""))]
+def _shut(http: HttpConfiguration) -> re.Pattern[str]:
+    """The paths of the groups that the configuration shuts."""
+    return re.compile("|".join(f"(?:{_GROUPS[group]})" for group in sorted(http.shut)) or "(?!)")
 
 
 def _describe(app: FastAPI, http: HttpConfiguration) -> None:
-    """The description of the interface names the security schemes that the configuration gives."""
-    given = http.auth_openapi
-    if given is None:
-        return
-    described = app.openapi
+    """The description of the interface has the paths that are there, and the security schemes that are given."""
+    described, shut, given = app.openapi, _shut(http), http.auth_openapi
 
     def openapi() -> dict[str, Any]:
         schema = described()
-        schema.setdefault("components", {})["securitySchemes"] = given.get("securitySchemes", {})
-        schema["security"] = given.get("security", [])
+        schema["paths"] = {path: one for path, one in schema.get("paths", {}).items() if not shut.fullmatch(path)}
+        if given is not None:
+            schema.setdefault("components", {})["securitySchemes"] = given.get("securitySchemes", {})
+            schema["security"] = given.get("security", [])
         return schema
 
     app.openapi = openapi
 
 
-def _guard(app: FastAPI, store: Store, settings: Settings, cors: Cors | None) -> None:
+def _guard(app: FastAPI, served: Served) -> None:
     """What stands before every path, the outermost last: an error's answer, too, is one that pages may read."""
-    cors = cors or Cors()
+    settings, http = served.settings, served.http
+    cors = (http.cors if settings.cors is None else settings.cors) or Cors()
+    if http.shut:
+        app.add_middleware(Shut, paths=_shut(http))
     app.add_middleware(Wire, most_body_bytes=settings.most_body_bytes)
-    app.add_middleware(Access, store=store, settings=settings, hook=app.state.auth_hook)
+    app.add_middleware(Access, store=served.store, settings=settings, hook=app.state.auth_hook)
     app.add_middleware(Browsers, cors=cors, hosts=settings.hosts)
     app.add_middleware(
         CORSMiddleware,

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -89,3 +91,23 @@ class Prefixed:
         else:
             await receive()
             await send({"type": "websocket.close", "code": 4404})
+
+
+class Shut:
+    """Middleware: paths that `http.disable_…` takes away are not there.
+
+    Args:
+        app: What is behind.
+        paths: Which ones, as a regular expression.
+    """
+
+    def __init__(self, app: ASGIApp, paths: re.Pattern[str]) -> None:
+        self._app = app
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is not shut."""
+        if scope["type"] == "http" and self._paths.fullmatch(scope["path"].removeprefix(scope.get("root_path", ""))):
+            await failures.answer(404, "Not Found")(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
