@@ -89,7 +89,7 @@ class Wanted:
         graph: Only those of this graph.
         name: Only those with this in their name, whatever its case.
         metadata: Only those whose metadata contain this.
-        passing: Only those whose metadata contain this, too: what the `auth` hook lets pass.
+        passing: Only those whose metadata contain this, too, and graphs' own: what the `auth` hook lets pass.
     """
 
     owner: str | None
@@ -344,9 +344,11 @@ def _matching(connection: Connection, wanted: Wanted) -> ColumnElement[bool]:
         conditions.append(table.c.graph == wanted.graph)
     if wanted.name:
         conditions.append(func.lower(table.c.name).contains(wanted.name.lower(), autoescape=True))
-    for metadata in (wanted.metadata, wanted.passing):
-        if metadata:
-            conditions.append(contains(table.c.metadata_json, metadata, connection.dialect.name))
+    dialect = connection.dialect.name
+    if wanted.metadata:
+        conditions.append(contains(table.c.metadata_json, wanted.metadata, dialect))
+    if wanted.passing:
+        conditions.append(or_(table.c.owner == SYSTEM, contains(table.c.metadata_json, wanted.passing, dialect)))
     return and_(*conditions)
 
 

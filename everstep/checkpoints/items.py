@@ -36,8 +36,6 @@ from everstep.checkpoints.recorder import Statement
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
 
-FORGET = "DELETE FROM store WHERE expires_at IS NOT NULL AND expires_at < CURRENT_TIMESTAMP"
-
 
 class ItemTables(Protocol):
     """The tables of items in a database.
@@ -171,11 +169,6 @@ class OwnedItems(BaseStore):
             listed = cast("list[Any]", result)
             return cast(Result, [_without_owner(one) if isinstance(one, Item) else tuple(one)[1:] for one in listed])
         return result
-
-
-def forget_expired(store: Store) -> int:
-    """Delete items whose time to live is over; how many."""
-    return store.write(lambda connection: connection.exec_driver_sql(FORGET).rowcount).result()
 
 
 def _running(statements: Sequence[Statement]) -> Any:

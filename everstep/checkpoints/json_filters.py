@@ -70,6 +70,11 @@ def storable(value: Any) -> Any:
     return value
 
 
+def storable_text(text: str) -> str:
+    """As `storable`, for JSON text; most has nothing of the kind, and stays as it is."""
+    return json.dumps(storable(json.loads(text))) if "\\u0000" in text or "\\ud" in text else text
+
+
 def _check(wanted: Any, levels: int) -> int:
     """How many parts a filter has; refuses what is too much."""
     if isinstance(wanted, Mapping):

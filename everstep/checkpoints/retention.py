@@ -89,6 +89,8 @@ class Pruned:
         keys: Tombstones whose time is over.
         outages: Rows of `upstream_events` whose time is over.
         spans: Spans whose time is over, of jobs that stay.
+        threads: Threads whose time to live is over.
+        items: Items of the key-value store whose time to live is over.
     """
 
     jobs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENDED, 0))
@@ -96,6 +98,8 @@ class Pruned:
     keys: int = 0
     outages: int = 0
     spans: int = 0
+    threads: int = 0
+    items: int = 0
 
     def add(self, deleted: Sequence[Job], candidates: int) -> None:
         """Count a batch."""
@@ -118,7 +122,11 @@ def prune(
     Returns:
         What was deleted, or would be.
     """
+    from everstep.checkpoints import item_expiry, thread_removal
+
     now, pruned, last = store.clock.now_ms(), Pruned(), 0
+    pruned.threads = thread_removal.remove_expired(store, dry_run=dry_run)
+    pruned.items = item_expiry.forget(store, dry_run=dry_run)
     before, tables = rules.ended_before(now), store.database.checkpoint_tables
     while ids := store.read(partial(_candidates, before=before, graph=rules.graph, after=last)):
         last = ids[-1]

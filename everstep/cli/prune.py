@@ -47,6 +47,8 @@ def prune(
 ) -> None:
     """Delete jobs that ended long ago, each with its checkpoints, effects, reviews and evidence.
 
+    Threads and items of the store that clients gave a time to live go when that is over.
+
     How long things are kept is read from [retention] in the everstep.toml beside --config; options win. The key of a
     deleted job is known for --key-days: the same submission is told what became of it, and does nothing again.
 
@@ -75,9 +77,10 @@ def prune(
         before = space.measure(store)
         done, emptied = planned, False
         if not dry_run:
-            if any((*planned.jobs.values(), planned.keys, planned.outages, planned.spans)):
+            others = (planned.keys, planned.outages, planned.spans, planned.threads, planned.items)
+            if any((*planned.jobs.values(), *others)):
                 what = f"{sum(planned.jobs.values())} jobs, {planned.keys} keys, {planned.outages} outages"
-                what += f" and {planned.spans} spans"
+                what += f" and {planned.spans} spans{_of_clients(planned.threads, planned.items)}"
                 require_consent(f"Delete {what}?", yes=yes)
                 done = store.prune(rules, progress=_progress(sum(planned.jobs.values())))
             if vacuum:
@@ -97,6 +100,8 @@ def prune(
         "keys": done.keys,
         "outages": done.outages,
         "spans": done.spans,
+        "threads": done.threads,
+        "items": done.items,
         "bytes": {"before": before.taken, "after": after.taken, "free": after.free},
         "log_emptied": emptied,
         "vacuumed": vacuum and not dry_run,
@@ -116,7 +121,14 @@ def _what(planned: Pruned, rules: Rules) -> str:
         f"{planned.spans} spans older than {rules.span_days:g} days",
     ]
     kept = f" ({planned.kept} stay, because a parent or child of them has not ended)" if planned.kept else ""
-    return ", ".join(parts) + kept
+    return ", ".join(parts) + kept + _of_clients(planned.threads, planned.items)
+
+
+def _of_clients(threads: int, items: int) -> str:
+    """What clients gave a time to live, if any of it is over."""
+    if not threads and not items:
+        return ""
+    return f"; {threads} threads and {items} items of the store whose time to live is over"
 
 
 def _progress(total: int) -> Any:
@@ -130,7 +142,7 @@ def _progress(total: int) -> Any:
 def _result(view: dict[str, Any]) -> str:
     size = view["bytes"]
     line = f"deleted {view['jobs']['done']} done and {view['jobs']['failed']} failed jobs, {view['keys']} keys"
-    line += f", {view['outages']} outages and {view['spans']} spans"
+    line += f", {view['outages']} outages and {view['spans']} spans{_of_clients(view['threads'], view['items'])}"
     line += f"; the record takes {size['after'] / 1e6:.1f} MB, {size['before'] / 1e6:.1f} MB before"
     if size["free"]:
         line += f"; {size['free'] / 1e6:.1f} MB of it are free to be used again (--vacuum gives them back)"

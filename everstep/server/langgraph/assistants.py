@@ -7,21 +7,23 @@ from functools import partial
 from typing import Annotated, Any, Literal, cast, get_type_hints
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import Field, TypeAdapter, create_model
 from sqlalchemy import Connection
 from starlette.responses import Response
 from typing_extensions import is_typeddict
 
-from everstep.checkpoints import assistants, conversation_search, thread_removal
+from everstep.checkpoints import assistants, conversation_search, payload, thread_removal
 from everstep.checkpoints.assistants import Assistant, SortBy, Wanted
 from everstep.checkpoints.store import Store
-from everstep.errors import RequestInvalid
+from everstep.errors import AssistantNotFound, RequestInvalid
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.opening import Graph
 from everstep.runtime.results import json_ready
+from everstep.server import access
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph.body import Body, Order, Page, answer, page_headers, selected
+from everstep.server.langgraph.permitted import as_metadata
 
 router = APIRouter(tags=["assistants"])
 
@@ -100,10 +102,13 @@ def make_system_assistants(store: Store, graphs: GraphCatalogue) -> None:
 
 
 @router.post("/assistants")
-async def create(body: NewAssistant, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+async def create(body: NewAssistant, request: Request, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
     """Make an assistant."""
     served.graphs.require(body.graph_id)
-    given = body.model_dump(exclude={"graph_id", "assistant_id", "if_exists"})
+    value: dict[str, Any] = {**body.model_dump(), "metadata": body.metadata or {}}
+    await access.allow(request, "assistants", "create", value)
+    payload.check_payload(value)
+    given = {name: value[name] for name in ("config", "context", "metadata", "name", "description")}
     operation = partial(
         assistants.create,
         graph=body.graph_id,
@@ -117,9 +122,11 @@ async def create(body: NewAssistant, served: ServedBy, caller: CalledBy) -> dict
 
 
 @router.post("/assistants/search")
-async def search(body: AssistantSearch, served: ServedBy, caller: CalledBy, response: Response) -> list[dict[str, Any]]:
+async def search(
+    body: AssistantSearch, request: Request, served: ServedBy, caller: CalledBy, response: Response
+) -> list[dict[str, Any]]:
     """Find assistants."""
-    wanted = _wanted(body, served, caller)
+    wanted = await _wanted(body, request, served, caller)
 
     def look(connection: Connection) -> tuple[list[Assistant], int]:
         found = assistants.search(
@@ -138,39 +145,48 @@ async def search(body: AssistantSearch, served: ServedBy, caller: CalledBy, resp
 
 
 @router.post("/assistants/count")
-async def count(body: AssistantFilter, served: ServedBy, caller: CalledBy) -> int:
+async def count(body: AssistantFilter, request: Request, served: ServedBy, caller: CalledBy) -> int:
     """How many assistants there are."""
-    return await served.store.aread(partial(assistants.count, wanted=_wanted(body, served, caller)))
+    wanted = await _wanted(body, request, served, caller)
+    return await served.store.aread(partial(assistants.count, wanted=wanted))
 
 
 @router.get("/assistants/{assistant_id}")
-async def get(assistant_id: str, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+async def get(assistant_id: str, request: Request, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
     """An assistant by its id, or its graph's name."""
-    return (await _found(assistant_id, served, caller)).as_dict()
+    return (await _found(assistant_id, request, served, caller)).as_dict()
 
 
 @router.patch("/assistants/{assistant_id}")
-async def change(assistant_id: str, body: AssistantChange, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+async def change(
+    assistant_id: str, body: AssistantChange, request: Request, served: ServedBy, caller: CalledBy
+) -> dict[str, Any]:
     """Make a new version of an assistant."""
     changes = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
+    changes.setdefault("metadata", {})
+    known = await _found(assistant_id, request, served, caller, "update", changes)
+    payload.check_payload(changes)
     if "graph_id" in changes:
         served.graphs.require(changes["graph_id"])
     now = served.store.clock.now_ms()
 
     def operation(connection: Connection) -> Assistant:
-        current = assistants.resolve(connection, assistant_id, owner=caller.owner)
+        current = assistants.resolve(connection, known.assistant_id, owner=caller.owner)
         return assistants.change(connection, current, changes, now=now, owner=caller.owner)
 
     return (await served.store.awrite(operation)).as_dict()
 
 
 @router.delete("/assistants/{assistant_id}")
-async def remove(assistant_id: str, served: ServedBy, caller: CalledBy, delete_threads: bool = False) -> dict[str, Any]:
+async def remove(
+    assistant_id: str, request: Request, served: ServedBy, caller: CalledBy, delete_threads: bool = False
+) -> dict[str, Any]:
     """Delete an assistant; with `delete_threads` also the threads that it ran last."""
     now, tables = served.store.clock.now_ms(), served.store.database.checkpoint_tables
+    known = await _found(assistant_id, request, served, caller, "delete")
 
     def operation(connection: Connection) -> None:
-        current = assistants.resolve(connection, assistant_id, owner=caller.owner)
+        current = assistants.resolve(connection, known.assistant_id, owner=caller.owner)
         assistants.remove(connection, current, owner=caller.owner)
         if not delete_threads:
             return
@@ -182,67 +198,77 @@ async def remove(assistant_id: str, served: ServedBy, caller: CalledBy, delete_t
 
 
 @router.post("/assistants/{assistant_id}/versions")
-async def versions(assistant_id: str, body: VersionSearch, served: ServedBy, caller: CalledBy) -> list[dict[str, Any]]:
+async def versions(
+    assistant_id: str, body: VersionSearch, request: Request, served: ServedBy, caller: CalledBy
+) -> list[dict[str, Any]]:
     """The versions of an assistant, newest first."""
-
-    def look(connection: Connection) -> list[Assistant]:
-        current = assistants.resolve(connection, assistant_id, owner=caller.owner)
-        return assistants.versions(
-            connection, current.assistant_id, metadata=body.metadata, limit=body.limit, offset=body.offset
-        )
-
-    return [one.as_dict() for one in await served.store.aread(look)]
+    known = await _found(assistant_id, request, served, caller)
+    query = partial(
+        assistants.versions,
+        assistant_id=known.assistant_id,
+        metadata=body.metadata,
+        limit=body.limit,
+        offset=body.offset,
+    )
+    return [one.as_dict() for one in await served.store.aread(query)]
 
 
 @router.post("/assistants/{assistant_id}/latest")
-async def set_latest(assistant_id: str, body: Version, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+async def set_latest(
+    assistant_id: str, body: Version, request: Request, served: ServedBy, caller: CalledBy
+) -> dict[str, Any]:
     """Make a version of an assistant the latest again."""
     now = served.store.clock.now_ms()
+    known = await _found(assistant_id, request, served, caller, "update", body.model_dump())
 
     def operation(connection: Connection) -> Assistant:
-        current = assistants.resolve(connection, assistant_id, owner=caller.owner)
+        current = assistants.resolve(connection, known.assistant_id, owner=caller.owner)
         return assistants.set_latest(connection, current, body.version, now=now, owner=caller.owner)
 
     return (await served.store.awrite(operation)).as_dict()
 
 
 @router.get("/assistants/{assistant_id}/graph")
-async def drawn(assistant_id: str, served: ServedBy, caller: CalledBy, xray: str = "false") -> Response:
+async def drawn(
+    assistant_id: str, request: Request, served: ServedBy, caller: CalledBy, xray: str = "false"
+) -> Response:
     """The nodes and edges of an assistant's graph; with `xray` those of its subgraphs, or so many levels of them."""
     levels = _xray(xray)
-    assistant = await _found(assistant_id, served, caller)
+    assistant = await _found(assistant_id, request, served, caller)
     async with _opened(assistant, served) as graph:
         shown = (await graph.aget_graph(cast(Any, assistant.config), xray=levels)).to_json()
     return await answer(served.store, shown)
 
 
 @router.get("/assistants/{assistant_id}/schemas")
-async def schemas(assistant_id: str, served: ServedBy, caller: CalledBy) -> Response:
+async def schemas(assistant_id: str, request: Request, served: ServedBy, caller: CalledBy) -> Response:
     """What an assistant's graph takes and gives, as JSON Schema; null where that has no such form."""
-    assistant = await _found(assistant_id, served, caller)
+    assistant = await _found(assistant_id, request, served, caller)
     async with _opened(assistant, served) as graph:
         shown = await served.store.in_thread(_schemas, graph)
     return await answer(served.store, {"graph_id": assistant.graph, **shown})
 
 
 @router.get("/assistants/{assistant_id}/subgraphs")
-async def subgraphs(assistant_id: str, served: ServedBy, caller: CalledBy, recurse: bool = False) -> Response:
+async def subgraphs(
+    assistant_id: str, request: Request, served: ServedBy, caller: CalledBy, recurse: bool = False
+) -> Response:
     """The subgraphs of an assistant's graph, with what they take and give."""
-    return await _subgraphs(assistant_id, None, recurse, served, caller)
+    return await _subgraphs(assistant_id, None, recurse, request, served, caller)
 
 
 @router.get("/assistants/{assistant_id}/subgraphs/{namespace}")
 async def subgraph(
-    assistant_id: str, namespace: str, served: ServedBy, caller: CalledBy, recurse: bool = False
+    assistant_id: str, namespace: str, request: Request, served: ServedBy, caller: CalledBy, recurse: bool = False
 ) -> Response:
     """As `subgraphs`, those of one namespace."""
-    return await _subgraphs(assistant_id, namespace, recurse, served, caller)
+    return await _subgraphs(assistant_id, namespace, recurse, request, served, caller)
 
 
 async def _subgraphs(
-    assistant_id: str, namespace: str | None, recurse: bool, served: Served, caller: Caller
+    assistant_id: str, namespace: str | None, recurse: bool, request: Request, served: Served, caller: Caller
 ) -> Response:
-    assistant = await _found(assistant_id, served, caller)
+    assistant = await _found(assistant_id, request, served, caller)
     shown: dict[str, Any] = {}
     async with _opened(assistant, served) as graph:
         async for name, found in graph.aget_subgraphs(namespace=namespace, recurse=recurse):
@@ -254,12 +280,34 @@ def _opened(assistant: Assistant, served: Served) -> Any:
     return served.graphs.open(assistant.graph, cast(Any, assistant.config), purpose="assistants.read")
 
 
-async def _found(assistant_id: str, served: Served, caller: Caller) -> Assistant:
-    return await served.store.aread(partial(assistants.resolve, id_or_name=assistant_id, owner=caller.owner))
+async def _found(
+    assistant_id: str,
+    request: Request,
+    served: Served,
+    caller: Caller,
+    action: str = "read",
+    value: dict[str, Any] | None = None,
+) -> Assistant:
+    """An assistant that the caller sees; a graph's own passes any filter of the `auth` hook."""
+    asked = {} if value is None else value
+    filters = await access.allow(request, "assistants", action, {**asked, "assistant_id": assistant_id})
+    found = await served.store.aread(partial(assistants.resolve, id_or_name=assistant_id, owner=caller.owner))
+    if found.owner != assistants.SYSTEM and not access.matches(filters, found.metadata):
+        raise AssistantNotFound(f"there is no assistant {assistant_id!r}", assistant_id=assistant_id)
+    return found
 
 
-def _wanted(body: AssistantFilter, served: Served, caller: Caller) -> Wanted:
-    return Wanted(caller.owner, served.graphs.names(), body.graph_id, body.name, body.metadata)
+async def _wanted(body: AssistantFilter, request: Request, served: Served, caller: Caller) -> Wanted:
+    value = body.model_dump(exclude_none=True)
+    filters = await access.allow(request, "assistants", "search", value)
+    return Wanted(
+        caller.owner,
+        served.graphs.names(),
+        body.graph_id,
+        body.name,
+        value.get("metadata"),
+        passing=as_metadata(filters),
+    )
 
 
 def _xray(given: str) -> bool | int:
