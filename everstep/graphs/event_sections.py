@@ -177,7 +177,7 @@ class Hmac(_Strict):
     """`signature = {kind = "hmac-sha256", …}`.
 
     Attributes:
-        secret_env: The variable that holds the secret; several secrets with spaces between, while one replaces another.
+        secret_env: The variable that holds the secret; several secrets, each on a line, while one replaces another.
         header: The header with the signature.
         prefix: What stands before it there.
         encoding: How it is written.

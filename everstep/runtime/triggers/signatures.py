@@ -74,11 +74,11 @@ def require_secrets(name: str, trigger: OverHttp, environment: Mapping[str, str]
 
 
 def _secrets(name: str, variable: str, environment: Mapping[str, str]) -> list[str]:
-    secrets = environment.get(variable, "").split()
+    secrets = [line for line in environment.get(variable, "").splitlines() if line.strip()]
     if not secrets:
         raise TriggerUnusable(
             f"the trigger {name} cannot tell whether events are genuine: {variable} is not set",
-            next_step=f"set {variable} to its secret; or to several, with spaces between, while one replaces another",
+            next_step=f"set {variable} to its secret; or to several, each on a line, while one replaces another",
             trigger=name,
         )
     return secrets
@@ -96,7 +96,8 @@ def _verify_standard(
     at = _fresh(timestamp, scheme.tolerance, now_ms)
     try:
         text = body.decode()
-        expected = [Webhook(one).sign(message, datetime.fromtimestamp(at, UTC), text) for one in secrets]
+        each = [one for line in secrets for one in line.split()]
+        expected = [Webhook(one).sign(message, datetime.fromtimestamp(at, UTC), text) for one in each]
     except UnicodeDecodeError:
         raise _refused("the body is not UTF-8") from None
     except (ValueError, RuntimeError):
