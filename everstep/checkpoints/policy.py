@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from everstep.checkpoints.payload import holds_secret
@@ -115,6 +115,28 @@ class Acceptance:
             for name, value in stored.items()
         }
         return cls(**values)
+
+
+def merged_acceptance(configured: Acceptance | None, given: Mapping[str, Any]) -> Acceptance | None:
+    """What is configured for a graph, with what is given for a job in its place.
+
+    Raises:
+        PayloadInvalid: Nothing would be checked.
+    """
+    if not given:
+        return configured
+    acceptance = replace(configured or Acceptance(), **given)
+    if not acceptance.verify and acceptance.base is None:
+        raise PayloadInvalid(
+            f"nothing would be checked: {', '.join(sorted(given))} says how, but there is no command and no base",
+            next_step="give a command (--verify COMMAND), or a base (--base COMMIT)",
+        )
+    return acceptance
+
+
+def merged_budget(configured: Budget | None, given: Mapping[str, Any]) -> Budget | None:
+    """The limits that are configured for a graph, with those that are given for a job in their place."""
+    return Budget(**{**(configured.as_dict() if configured else {}), **given}) if given else configured
 
 
 def _check_command(command: str) -> None:

@@ -273,13 +273,14 @@ def postpone(connection: Connection, service: Service, *, now: int, until: int, 
     return connection.execute(update(table).where(same).values(**values)).rowcount == 1
 
 
-def waiting(connection: Connection, name: str) -> list[str]:
-    """Ids of the jobs that need a service and have not ended, oldest first."""
+def waiting(connection: Connection, name: str, *, owner: str | None = None) -> list[str]:
+    """Ids of the jobs that need a service and have not ended, oldest first; only an owner's if one is given."""
     query = (
         select(agent_jobs.c.public_id)
         .where(agent_jobs.c.id.in_(_jobs_of(name)), agent_jobs.c.status.not_in(("done", "failed")))
         .order_by(agent_jobs.c.id)
     )
+    query = query if owner is None else query.where(agent_jobs.c.owner == owner)
     return [str(row[0]) for row in connection.execute(query)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,7 +56,7 @@ def merged(configured: Acceptance | None, options: dict[str, Any]) -> Acceptance
     Raises:
         PayloadInvalid: They contradict each other, or nothing would be checked.
     """
-    from everstep.checkpoints.policy import Acceptance
+    from everstep.checkpoints.policy import merged_acceptance
 
     given = dict(options)
     patterns, none = given.pop("patterns"), given.pop("no_high_risk")
@@ -66,15 +65,7 @@ def merged(configured: Acceptance | None, options: dict[str, Any]) -> Acceptance
     given = {name: value for name, value in given.items() if value not in (None, ())}
     if patterns or none:
         given["high_risk"] = tuple(patterns)
-    if not given:
-        return configured
-    acceptance = replace(configured or Acceptance(), **given)
-    if not acceptance.verify and acceptance.base is None:
-        raise PayloadInvalid(
-            f"nothing would be checked: {', '.join(sorted(given))} says how, but there is no command and no base",
-            next_step="give --verify COMMAND, or --base COMMIT",
-        )
-    return acceptance
+    return merged_acceptance(configured, given)
 
 
 def acceptance_view(job: Job, evidence: list[dict[str, Any]]) -> dict[str, Any] | None:

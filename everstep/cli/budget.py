@@ -86,9 +86,9 @@ def budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def merged(configured: Budget | None, limits: dict[str, Any]) -> Budget | None:
     """What `everstep.toml` says, with what the options say in its place."""
-    from everstep.checkpoints.policy import Budget
+    from everstep.checkpoints.policy import merged_budget
 
-    return Budget(**{**(configured.as_dict() if configured else {}), **limits}) if limits else configured
+    return merged_budget(configured, limits)
 
 
 def budget_lines(view: dict[str, Any]) -> list[str]:

@@ -60,6 +60,7 @@ from everstep.errors.inspection import (
     MetricsAddressUnavailable,
 )
 from everstep.errors.queue import (
+    ConfirmationNeeded,
     JobNotFound,
     JobPruned,
     JobStateConflict,
@@ -69,6 +70,7 @@ from everstep.errors.queue import (
     PriceNotFound,
     ReviewAnswered,
     ReviewAnswerInvalid,
+    ReviewChanged,
     ReviewNotFound,
     RunNotFound,
     ScheduleExists,
@@ -127,6 +129,7 @@ __all__ = [
     "ChangeRejected",
     "CheckpointNotFound",
     "ConfigInvalid",
+    "ConfirmationNeeded",
     "CrashTestImpossible",
     "DeliveryNotFound",
     "EffectInterrupted",
@@ -166,6 +169,7 @@ __all__ = [
     "RequestInvalid",
     "ReviewAnswerInvalid",
     "ReviewAnswered",
+    "ReviewChanged",
     "ReviewNotFound",
     "RunNotFound",
     "ScheduleExists",

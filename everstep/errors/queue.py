@@ -96,6 +96,20 @@ class ReviewAnswerInvalid(EverstepError):
     exit_code = EX_USAGE
 
 
+class ReviewChanged(EverstepError):
+    """What the review asks has changed since whoever answers saw it."""
+
+    code = "review_changed"
+    exit_code = EX_DATAERR
+
+
+class ConfirmationNeeded(EverstepError):
+    """What was asked for is done only when it is confirmed with the number of jobs it is about."""
+
+    code = "confirmation_needed"
+    exit_code = EX_USAGE
+
+
 class ServiceNotFound(EverstepError):
     """No job reported or needs a service of this name."""
 

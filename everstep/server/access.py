@@ -46,7 +46,7 @@ OF_HOOK_USERS = frozenset({"read", "run", "review"})
 ADMIN_PERMISSION = "everstep:admin"
 """A permission of a user of the hook: may do what concerns everybody, too."""
 
-_OPEN = re.compile(r"GET /ok|POST /everstep/triggers/[^/]+")
+_OPEN = re.compile(r"GET /ok|GET /everstep/(health|ready)|POST /everstep/triggers/[^/]+")
 _LOOKS = re.compile(
     r"""POST\ (
       /(threads|assistants|runs/crons|store/items)/(search|count)
@@ -56,7 +56,7 @@ _LOOKS = re.compile(
     )""",
     re.VERBOSE,
 )
-_ANSWERS = re.compile(r"[A-Z]+ /everstep/reviews(/.*)?")
+_ANSWERS = re.compile(r"[A-Z]+ /everstep/(reviews(/.*)?|jobs/[^/]+/budget)")
 _CONCERNS_EVERYBODY = re.compile(r"[A-Z]+ /everstep/(services|keys|dead-letters|deliveries|trigger-events)(/.*)?")
 
 

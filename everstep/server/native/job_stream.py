@@ -1,0 +1,110 @@
+"""A job's log as server-sent events, from any place in it, until the job is over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from fastapi import Request
+from sqlalchemy import Connection
+from starlette.responses import StreamingResponse
+
+from everstep.checkpoints import events, job_log, jobs
+from everstep.checkpoints.job import Job
+from everstep.checkpoints.job_log import Entry, Place
+from everstep.errors import JobNotFound
+from everstep.server.context import Served
+from everstep.server.langgraph.frames import frame
+from everstep.server.native.waiting import watch_of
+from everstep.server.watch import Watch
+
+HEARTBEAT_S = 15.0
+OVER = ("done", "failed")
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+DESCRIBED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events `status` (`from`, `to`, `actor`, `reason`), what runs emit, and `end` with the job's"
+        " `status`, `result` and `error`. A comment now and then keeps the connection.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+def stream(request: Request, served: Served, job: Job, after: Place) -> StreamingResponse:
+    """What happens to a job, as it happens.
+
+    Args:
+        request: The request.
+        served: What is served.
+        job: The job.
+        after: How far the client has seen it.
+    """
+    return StreamingResponse(_frames(request, served, job, after), media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _frames(request: Request, served: Served, job: Job, place: Place) -> AsyncGenerator[bytes]:
+    clock = asyncio.get_running_loop().time
+
+    def look(connection: Connection) -> tuple[list[Entry], Job]:
+        now = jobs.find(connection, job.public_id)
+        return job_log.read(connection, now, place), now
+
+    async with _woken(request, served, job) as waiter:
+        quiet_since = clock()
+        while True:
+            waiter.look()
+            try:
+                found, now = await served.store.aread(look)
+            except JobNotFound:  # deleted
+                return
+            for entry in found:
+                place = entry.place
+                yield _frame(entry)
+            if found:
+                quiet_since = clock()
+            if len(found) == job_log.PAGE:
+                continue
+            if now.status in OVER:
+                yield _end(now, place)
+                return
+            await waiter.wait(max(quiet_since + HEARTBEAT_S - clock(), 0))
+            if clock() - quiet_since >= HEARTBEAT_S:
+                yield b": heartbeat\n\n"
+                quiet_since = clock()
+
+
+@asynccontextmanager
+async def _woken(request: Request, served: Served, job: Job) -> AsyncGenerator[Any]:
+    """What wakes the stream: events of a job that has runs, changes of status of any other."""
+    if job.run_json is None:
+        async with watch_of(request, served).waiting(job.id) as waiter:
+            yield waiter
+        return
+    state = request.app.state
+    if not hasattr(state, "watch"):
+        state.watch = Watch(served.store)
+    async with cast(Watch, state.watch).waiting() as waiter:
+        yield waiter
+
+
+def _frame(entry: Entry) -> bytes:
+    """One event; those of runs are named as LangGraph's streams name them."""
+    name = f"{entry.name}{events.SEPARATOR}{entry.namespace}" if entry.namespace else entry.name
+    name = f"run.{name}" if entry.run_id is not None and entry.name == events.END else name
+    return _with_id(name, entry.data, entry.place)
+
+
+def _end(job: Job, place: Place) -> bytes:
+    told = {
+        "status": job.status,
+        "result": None if job.result_json is None else json.loads(job.result_json),
+        "error": None if job.error_json is None else json.loads(job.error_json),
+    }
+    return _with_id("end", told, place)
+
+
+def _with_id(name: str, data: Any, place: Place) -> bytes:
+    return frame(name, json.dumps(data), None)[:-1] + f"id: {place}\n\n".encode()
