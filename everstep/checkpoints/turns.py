@@ -11,11 +11,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, and_, func, insert, or_, select, update
 
 from everstep.checkpoints import deliveries, events
 from everstep.checkpoints.events import Emitted
-from everstep.checkpoints.job import Job
+from everstep.checkpoints.job import Job, job_of
+from everstep.checkpoints.json_filters import storable_text
 from everstep.checkpoints.schema import agent_jobs, reviews, runs, threads
 from everstep.clock import uuid7
 from everstep.errors import JobStateConflict
@@ -48,7 +49,7 @@ def tell_values(connection: Connection, job: Job, told: Mapping[str, Any]) -> No
     if run is not None and "values_json" in told:
         connection.execute(update(runs).where(runs.c.id == run["id"]).values(values_json=told["values_json"]))
     of_thread = {"values_json": told.get("state_json"), "interrupts_json": told.get("interrupts_json")}
-    known = {name: value for name, value in of_thread.items() if value is not None}
+    known = {name: storable_text(value) for name, value in of_thread.items() if value is not None}
     if known:
         connection.execute(update(threads).where(threads.c.thread_id == job.thread_id).values(**known))
 
@@ -71,7 +72,8 @@ def moved(connection: Connection, after: Job, *, now: int, actor: str) -> None:
     status, error = _verdict(connection, after)
     if run is not None:
         _end_run(connection, run, after, status, error, now)
-    _tell_thread(connection, after, status, error, now)
+    if all(job.next_run_at >= NOT_YET for job in _going(connection, after.thread_id)):  # else that one is told of
+        _tell_thread(connection, after, status, error, now)
     if after.status == "review":
         _make_way(connection, after, now)
     else:
@@ -111,24 +113,32 @@ def start_next(connection: Connection, thread_id: str, *, now: int) -> None:
     """If nothing is under way on a thread, let the job that has waited longest start."""
     from everstep.checkpoints import jobs
 
-    going = select(agent_jobs).where(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status.in_(GOING))
-    found = [jobs.job_of(row) for row in connection.execute(going.order_by(agent_jobs.c.id)).mappings()]
-    waiting = [job for job in found if job.next_run_at >= NOT_YET]
-    if not waiting or len(waiting) < len(found):
+    found = _going(connection, thread_id)
+    if not found or any(job.next_run_at < NOT_YET for job in found):
         return
-    first = waiting[0]
+    first = found[0]
     due = max(now, json.loads(first.run_json or "{}").get("not_before") or 0)
     jobs.set_due(connection, first, due)
+    busy = {"status": "busy", "error_json": None, "updated_at": now}
+    connection.execute(update(threads).where(threads.c.thread_id == thread_id).values(**busy))
+
+
+def _going(connection: Connection, thread_id: str) -> list[Job]:
+    """The jobs of a thread that are under way or wait for their turn, the oldest first."""
+    going = select(agent_jobs).where(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status.in_(GOING))
+    return [job_of(row) for row in connection.execute(going.order_by(agent_jobs.c.id)).mappings()]
 
 
 def require_last(connection: Connection, job: Job) -> None:
-    """Refuse to go on with a job whose thread has gone on without it.
+    """Refuse to go on with a job whose thread has gone on without it, or is another's at the moment.
 
     Raises:
-        JobStateConflict: A later job is on its thread.
+        JobStateConflict: A later job is on its thread, or one that has not ended.
     """
-    later = select(agent_jobs.c.public_id).where(agent_jobs.c.thread_id == job.thread_id, agent_jobs.c.id > job.id)
-    found = connection.execute(later.limit(1)).scalar_one_or_none()
+    on_thread = and_(agent_jobs.c.thread_id == job.thread_id, agent_jobs.c.id != job.id)
+    alive = agent_jobs.c.status.in_((*GOING, "review"))
+    others = select(agent_jobs.c.public_id).where(on_thread, or_(agent_jobs.c.id > job.id, alive))
+    found = connection.execute(others.limit(1)).scalar_one_or_none()
     if found is not None:
         raise JobStateConflict(
             f"the thread of job {job.public_id} went on with job {found}; it cannot be gone back to",
@@ -182,7 +192,20 @@ def _end_run(
     connection.execute(update(runs).where(runs.c.id == run["id"]).values(**changes))
     deliveries.tell_of_run(connection, job, {**run, **changes}, now=now)
     told = [Emitted(events.ERROR, json.dumps(error))] if status == "error" else []
-    _emit(connection, run, job, [*told, Emitted(events.END, "null")], now)
+    over: dict[str, Any] = {"status": status}
+    if job.status == "review" and status != "error":
+        over["asks"] = _asked(connection, job)
+    _emit(connection, run, job, [*told, Emitted(events.END, json.dumps(over))], now)
+
+
+def _asked(connection: Connection, job: Job) -> list[dict[str, Any]]:
+    """What a client may answer now, by the id it answers to; a pause without a question is none."""
+    waits = and_(reviews.c.job_id == job.id, reviews.c.status == "open", reviews.c.kind != "breakpoint")
+    asked = connection.execute(select(reviews).where(waits).order_by(reviews.c.id))
+    return [
+        {"id": row.subject if row.kind == "interrupt" else row.public_id, "value": json.loads(row.value_json)}
+        for row in asked
+    ]
 
 
 def _tell_thread(connection: Connection, job: Job, status: str, error: dict[str, Any] | None, now: int) -> None:
