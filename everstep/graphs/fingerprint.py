@@ -12,6 +12,7 @@ outside. The same source gives the same fingerprint in every process: no address
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -42,6 +43,11 @@ class Fingerprint:
 
     digest: str
     parts: Parts
+
+    @functools.cached_property
+    def parts_json(self) -> str:
+        """The parts as they are stored with a job."""
+        return json.dumps(self.parts)
 
 
 def fingerprint(graph: Pregel[Any, Any, Any, Any]) -> Fingerprint:

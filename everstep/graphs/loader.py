@@ -6,6 +6,7 @@ Nothing is imported before a graph is opened, so that enqueuing a job needs no m
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 import sys
@@ -28,7 +29,7 @@ from everstep.checkpoints.items import ItemTables, OwnedItems
 from everstep.checkpoints.store import Store
 from everstep.errors import EverstepError, GraphLoadFailed, GraphNotFound
 from everstep.graphs.configuration import Configuration, read_configuration, require_name
-from everstep.graphs.fingerprint import fingerprint
+from everstep.graphs.fingerprint import Fingerprint, fingerprint
 from everstep.graphs.importing import import_graph, load_failed
 from everstep.graphs.item_tables import open_tables
 from everstep.graphs.opening import Graph, Purpose, kind_of, open_graph
@@ -90,6 +91,8 @@ class GraphCatalogue:
         self.configuration = configuration
         self._given = given
         self._loaded: dict[str, Any] = {}
+        self._compiled: dict[str, Graph] = {}
+        self._fingerprints: dict[str, Fingerprint] = {}
         self._warned: set[tuple[str, str]] = set()
         self._tables: WeakKeyDictionary[Store, ItemTables] = WeakKeyDictionary()
         self._prepared = False
@@ -220,13 +223,29 @@ class GraphCatalogue:
             if graph.store is not None and items is not None:
                 self._warn_once(name, _OWN_STORE)
             try:
-                ours: dict[str, Any] = {"checkpointer": checkpointer}
-                yield graph.copy(update=ours if items is None else {**ours, "store": items})
+                ours = copy.copy(graph)  # not its own `copy`, which looks through all of it anew
+                ours.checkpointer = checkpointer
+                ours.store = graph.store if items is None else items
+                yield ours
             except BaseException as error:
                 raised = error
                 raise
         if raised is not None:
             raise raised
+
+    def fingerprint(self, name: str, graph: Graph) -> Fingerprint:
+        """The fingerprint of a graph that is open; of one that is not made anew for each run it is taken once.
+
+        Args:
+            name: The graph's name.
+            graph: What `open` gave.
+        """
+        compiled = self._compiled.get(name)
+        if compiled is None or compiled.nodes is not graph.nodes:
+            return fingerprint(graph)
+        if name not in self._fingerprints:
+            self._fingerprints[name] = fingerprint(graph)
+        return self._fingerprints[name]
 
     def check(self, name: str) -> GraphReport:
         """Open a graph as far as one can without running it, and tell what was found. Not for use inside an event loop.
@@ -268,11 +287,14 @@ class GraphCatalogue:
         purpose: Purpose,
         items: BaseStore | None = None,
     ) -> Graph:
-        value = await self._load(name)
+        value = self._compiled.get(name) or await self._load(name)
         try:
-            return await open_graph(value, stack, config, purpose, items)
+            graph = await open_graph(value, stack, config, purpose, items)
         except (Exception, SystemExit) as error:
             raise load_failed(name, self.describe(name).source, error) from error
+        if kind_of(value) != "factory":  # which may make another one each time
+            self._compiled[name] = graph
+        return graph
 
     async def _load(self, name: str) -> Any:
         self.require(name)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, and_, exists, select
 
 from everstep.checkpoints import claims, deaths, jobs, migrate
 from everstep.checkpoints.admission import Limits
+from everstep.checkpoints.job_statements import LIVING
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.standstill import Standstill
@@ -26,6 +27,8 @@ from everstep.runtime.leg_spans import DeadLegs
 
 FRESH_S = 1.0
 """How long a look holds for the claims that settlements make."""
+SOON_S = 0.05
+"""After this time a worker that claimed without a look has one."""
 _NEVER_BEGAN = "its worker never began it"
 
 
@@ -110,6 +113,36 @@ class Claiming:
         self._dead = surely_dead(others)
         self._looked_at = time.monotonic()
         return Look(ready or bool(self._dead), moment)
+
+    async def take(
+        self, running: Collection[int], *, limit: int, ahead_s: float, rung: bool
+    ) -> tuple[list[Job], float | None]:
+        """Claim up to `limit` jobs, if any is ready.
+
+        Args:
+            running: Row ids of the jobs that run here.
+            limit: Most jobs to claim; with 0 it only looks.
+            ahead_s: As for `look`.
+            rung: The worker is idle, and was told that there is something: then it need not look first.
+
+        Returns:
+            The jobs, and in how many seconds to look again, if that is known.
+        """
+        if rung and self.is_fresh and (claimed := await self.claim(running, limit=limit)):
+            return claimed, min(SOON_S, ahead_s)  # it may have been told of something else, too
+        look = await self.look(running, ahead_s=ahead_s)
+        soon_s = None if look.moment is None else (look.moment - self._store.clock.now_ms()) / 1000
+        return await self.claim(running, limit=limit) if limit > 0 and look.ready else [], soon_s
+
+    async def nothing_left(self) -> bool:
+        """Whether no job is left that could run without a person.
+
+        Raises:
+            StoreUnavailable: The record cannot be read.
+        """
+        could_run = and_(agent_jobs.c.graph.in_(self._graphs()), agent_jobs.c.status.in_(LIVING))
+        query = select(exists().where(could_run))
+        return not await self._store.aread(lambda connection: connection.execute(query).scalar_one())
 
     async def claim(self, running: Collection[int], *, limit: int) -> list[Job]:
         """Claim up to `limit` jobs.

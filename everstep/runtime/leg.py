@@ -27,7 +27,7 @@ from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.errors import Cancelled, EffectInterrupted, EffectNotRepeated
-from everstep.graphs.fingerprint import difference, fingerprint
+from everstep.graphs.fingerprint import difference
 from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.attempt import Attempt, running
 from everstep.nodes.effect import EffectUnknown
@@ -348,8 +348,8 @@ class Leg:
 
     def _changed(self, graph: Graph) -> Question | None:
         """Have the graph's fingerprint noted with the next write, or ask whether to go on with a graph that changed."""
-        now = fingerprint(graph)
-        parts = json.dumps(now.parts)
+        now = self._graphs.fingerprint(self._job.graph, graph)
+        parts = now.parts_json
         if self._job.fingerprint == now.digest and self._job.fingerprint_json == parts:
             return None
         begun = self._job.input_applied or self._job.next_input_json is not None

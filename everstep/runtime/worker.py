@@ -17,12 +17,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection
 
 from everstep import crash
 from everstep.checkpoints import deaths, jobs
 from everstep.checkpoints.jobs import Job
-from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreTooNew, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
@@ -35,6 +34,7 @@ from everstep.runtime import langgraph_fixes, measuring
 from everstep.runtime.claiming import Claiming
 from everstep.runtime.dead_letters import DeadLetters
 from everstep.runtime.deliveries import Deliveries
+from everstep.runtime.expiry import Expiry
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import worker_id
 from everstep.runtime.isolation import IsolatedRun
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("everstep.worker")
 
 NODE_THREADS = 8
-WAITING = ("pending", "retry")
 UNTIL_IDLE_POLL_S = 0.2
 """How often a worker that ends when nothing is left looks whether that is so: nobody tells of a job's end."""
 
@@ -141,6 +140,7 @@ class Worker:
         self._context = contextvars.copy_context()
         self._wake = asyncio.Event()
         self._look_at = 0.0
+        self._rung = False
 
     @property
     def outage_backoff_s(self) -> float:
@@ -173,8 +173,10 @@ class Worker:
         webhooks = Deliveries(self._store, self._policies.webhooks, randomness=self._randomness, name=self.id)
         lag = asyncio.create_task(measuring.watch(self._measures, self._outage)) if self._measures.is_on else None
         self._measures.add(metric_names.SLOTS, self._concurrency)
+        expiry = Expiry(self._store, self._graphs.storage.sweep_minutes, self._graphs.storage.sweep_limit)
         heartbeat.start()
         dead_letters.start()
+        expiry.start()
         webhooks.start()
         exporter = self._exporter()
         if exporter is not None:
@@ -215,6 +217,7 @@ class Worker:
             await asyncio.to_thread(listening.__exit__, None, None, None)
             await asyncio.to_thread(heartbeat.stop)
             await asyncio.to_thread(dead_letters.stop)
+            await asyncio.to_thread(expiry.stop)
             ends = [webhooks.stop, self._measures.close, *([] if exporter is None else [exporter.stop])]
             await asyncio.gather(*(asyncio.to_thread(end) for end in ends))  # a dead endpoint is waited for once
             self._tracing.shutdown()
@@ -235,6 +238,7 @@ class Worker:
         self._wake_up()
 
     def _hear(self) -> None:
+        self._rung = True
         self._outage.look_again()
         self._wake_up()
 
@@ -276,11 +280,11 @@ class Worker:
             await self._pause(wait)
             return []
         running = self._held()
+        rung, self._rung = self._rung and not running, False
         try:
-            look = await self._claiming.look(running, ahead_s=poll_s)
-            if look.moment is not None:
-                self._look_at = time.monotonic() + (look.moment - self._store.clock.now_ms()) / 1000
-            claimed = await self._claiming.claim(running, limit=free) if free > 0 and look.ready else []
+            claimed, soon_s = await self._claiming.take(running, limit=free, ahead_s=poll_s, rung=rung)
+            if soon_s is not None:
+                self._look_at = time.monotonic() + soon_s
         except StoreUnavailable as error:
             self._outage.met("claims", error)
             return []
@@ -320,19 +324,12 @@ class Worker:
         following = (job_id for each in list(self._following.values()) for job_id in each)
         return [*self._running, *self._unheard.copy(), *following]
 
-    def _mine(self) -> Any:
-        return agent_jobs.c.graph.in_(self._graphs.names())
-
     async def _nothing_left(self) -> bool:
         try:
-            return await self._store.aread(self._is_idle)
+            return await self._claiming.nothing_left()
         except StoreUnavailable as error:
             self._outage.met("claims", error)
             return False
-
-    def _is_idle(self, connection: Connection) -> bool:
-        could_run = and_(self._mine(), agent_jobs.c.status.in_((*WAITING, "running")))
-        return connection.execute(select(func.count()).where(could_run)).scalar_one() == 0
 
     # ---- running
 

@@ -24,6 +24,8 @@ from langgraph.graph import START, StateGraph
 from langgraph_sdk.runtime import ServerRuntime
 
 from everstep.errors import ConfigInvalid, GraphLoadFailed, GraphNotFound
+from everstep.graphs import loader
+from everstep.graphs.fingerprint import fingerprint
 from everstep.graphs.loader import GraphCatalogue
 
 GRAPH = """
@@ -418,6 +420,31 @@ def test_an_own_checkpointer_is_replaced_with_one_warning(caplog: pytest.LogCapt
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "its own checkpointer" in caplog.text
     assert not own.storage
+
+
+@pytest.mark.parametrize("kind", ["graph", "builder", "factory"])
+def test_what_is_no_factory_is_compiled_and_fingerprinted_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that overlap have a graph of their own, with their own checkpointer; compiling it again is for factories."""
+    taken: list[Any] = []
+    monkeypatch.setattr(loader, "fingerprint", lambda graph: taken.append(graph) or fingerprint(graph))
+    built = _builder()
+    value = {"graph": built.compile(), "builder": built, "factory": lambda: built}[kind]
+    catalogue = GraphCatalogue.from_graphs({"agent": value})
+    savers = InMemorySaver(), InMemorySaver()
+
+    async def overlapping() -> None:
+        async with (
+            catalogue.open("agent", checkpointer=savers[0]) as first,
+            catalogue.open("agent", checkpointer=savers[1]) as second,
+        ):
+            assert (first.checkpointer, second.checkpointer) == savers
+            assert catalogue.fingerprint("agent", first) == catalogue.fingerprint("agent", second) == fingerprint(first)
+            stopping = first.copy(update={"interrupt_before_nodes": ["work"]})
+            assert catalogue.fingerprint("agent", stopping) == fingerprint(stopping) != fingerprint(first)
+            assert (first.nodes is second.nodes) == (kind != "factory")
+
+    asyncio.run(overlapping())
+    assert len(taken) == (3 if kind == "factory" else 2)
 
 
 def test_factories_are_told_why_they_are_called() -> None:

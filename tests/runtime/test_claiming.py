@@ -133,3 +133,47 @@ def test_limits_hold_for_what_a_settlement_claims(store: Store) -> None:
     assert next_of(store, mine, [one, two]) == []
     settled(store, one, Outcome("done"))
     assert len(next_of(store, mine, [one, two])) == 1
+
+
+def test_an_idle_worker_that_is_told_of_work_claims_without_a_look(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks again soon, as it may have been told of more; with nothing to claim, or long after a look, it looks."""
+    mine = claiming_of(store)
+    looks: list[float] = []
+    look = mine.look
+
+    async def counted(running: Any, *, ahead_s: float) -> claiming.Look:
+        looks.append(ahead_s)
+        return await look(running, ahead_s=ahead_s)
+
+    monkeypatch.setattr(mine, "look", counted)
+
+    def taken(*, rung: bool = True) -> tuple[list[str], float | None]:
+        jobs, soon_s = asyncio.run(mine.take([], limit=4, ahead_s=1.0, rung=rung))
+        return [job.public_id for job in jobs], soon_s
+
+    first = store.enqueue("graph", {"n": 1}).job.public_id
+    assert taken() == ([first], claiming.SOON_S)
+    assert looks == []
+    assert taken() == ([], None)
+    assert len(looks) == 1
+    second = store.enqueue("graph", {"n": 2}).job.public_id
+    monkeypatch.setattr(claiming, "FRESH_S", 0.0)
+    assert taken() == ([second], None)
+    assert len(looks) == 2
+    assert taken(rung=False) == ([], None)
+    assert len(looks) == 3
+
+
+def test_nothing_is_left_when_only_a_person_could_go_on(store: Store) -> None:
+    """What waits, runs or is in backoff is left; what is over, or of graphs it has not, is not."""
+    mine = claiming_of(store)
+    store.enqueue("other", {"n": 1})
+    assert asyncio.run(mine.nothing_left())
+    store.enqueue("graph", {"n": 1})
+    assert not asyncio.run(mine.nothing_left())
+    (job,) = claim(store, graphs=["graph"])
+    assert not asyncio.run(mine.nothing_left())
+    settled(store, job, Outcome("done"))
+    assert asyncio.run(mine.nothing_left())
