@@ -19,6 +19,8 @@ from everstep.checkpoints.statements import Statement
 
 PAGE = 500
 END, ERROR, METADATA = "end", "error", "metadata"
+CHECKPOINT_IDS = "checkpoint-ids"
+"""Which checkpoints were stored, without what is in them."""
 SEPARATOR = "|"
 
 
@@ -30,7 +32,7 @@ class Event:
         id: Its place in the log; decimal, it is what clients go on from.
         run_id: The run that emitted it.
         claim_no: The leg of its job that did.
-        method: What it tells of: a stream mode of LangGraph's, or `metadata`, `error`, `end`.
+        method: What it tells of: a stream mode of LangGraph's, `checkpoint-ids`, or `metadata`, `error`, `end`.
         namespace: The subgraph it comes from, its parts joined by `|`; empty for the graph itself.
         data_json: What it tells, as JSON.
         at: UTC milliseconds.
@@ -130,6 +132,17 @@ def newest(connection: Connection, thread_id: str) -> int:
     """The id of a thread's newest event; 0 if it has none."""
     found = connection.execute(select(func.max(table.c.id)).where(table.c.thread_id == thread_id)).scalar_one()
     return int(found or 0)
+
+
+def first_of_run(connection: Connection, run_id: str) -> int | None:
+    """The id of a run's first event; None if it has none."""
+    return connection.execute(select(func.min(table.c.id)).where(table.c.run_id == run_id)).scalar_one()
+
+
+def begun_before(connection: Connection, thread_id: str, until: int) -> str | None:
+    """The run of a thread that began last, up to an event."""
+    begun = (table.c.thread_id == thread_id, table.c.id <= until, table.c.method == METADATA)
+    return connection.execute(select(table.c.run_id).where(*begun).order_by(table.c.id.desc()).limit(1)).scalar()
 
 
 def forget(connection: Connection, *, before: int, limit: int = 10_000) -> int:

@@ -26,13 +26,14 @@ from everstep.runtime.results import json_ready
 
 TOKENS_S = 0.05
 _GRAPH_MODES = ("values", "updates", "messages", "custom", "checkpoints", "tasks", "debug", "tools")
-"""The stream modes a graph knows; `messages-tuple` is another form of `messages`."""
+"""The stream modes a graph knows; what else can be asked for is a form of one of them."""
+_FORMS = {"messages-tuple": "messages", events.CHECKPOINT_IDS: "checkpoints"}
 _PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
 
 def graph_modes(asked: tuple[str, ...]) -> list[str]:
     """What to ask the graph for, so that what a client asked for can be told."""
-    modes = {"messages" if mode == "messages-tuple" else mode for mode in asked}
+    modes = {_FORMS.get(mode, mode) for mode in asked}
     return [mode for mode in _GRAPH_MODES if mode in modes] or ["updates"]
 
 
@@ -84,9 +85,14 @@ class EventWriter:
 
     def emit(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
         """Tell of one chunk, on the event loop."""
-        if mode not in self._modes or (namespace and not self._subgraphs and mode != "messages"):
+        if namespace and not self._subgraphs and mode != "messages":
             return
         place = events.SEPARATOR.join(namespace)
+        if mode == "checkpoints" and events.CHECKPOINT_IDS in self._modes:
+            self.flush()
+            self._write([Emitted(events.CHECKPOINT_IDS, _text(checkpoint_ids(chunk)), place)])
+        if mode not in self._modes:
+            return
         if mode == "messages":
             self._message(place, chunk)
             return
@@ -140,6 +146,14 @@ def _ignore_lost_claim(written: Future[None]) -> None:
     error = None if written.cancelled() else written.exception()
     if error is not None and not isinstance(error, LostClaim):
         raise error
+
+
+def checkpoint_ids(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Which checkpoint was stored, of all that is told of it: its id, its parent's, its step and where it came from."""
+    metadata: Mapping[str, Any] = told.get("metadata") or {}
+    ids = {"id": _place(told.get("config")), "parent_id": _place(told.get("parent_config"))}
+    named = {name: place["checkpoint_id"] for name, place in ids.items() if place and "checkpoint_id" in place}
+    return {**named, "step": metadata.get("step", -1), "source": metadata.get("source", "loop")}
 
 
 def _placed(mode: str, chunk: Any) -> Any:

@@ -36,7 +36,8 @@ class Frames:
         if event.method == "messages":
             yield from self._message(event)
         elif event.method in ALWAYS or event.method in self._modes:
-            yield frame(_named(event.method, event), event.data_json, event.id)
+            told = "null" if event.method == events.END else event.data_json
+            yield frame(_named(event.method, event), told, event.id)
 
     def pass_over(self, event: Event) -> None:
         """The client has seen this one already; what is told of later ones may build on it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from starlette.responses import JSONResponse
 
 from everstep.checkpoints import assistants, conversations, runs
-from everstep.checkpoints.conversations import Thread
+from everstep.checkpoints.thread import Thread
 from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.clock import rfc3339, uuid7
@@ -31,9 +31,11 @@ router = APIRouter(tags=["runs"])
 Status = Literal["pending", "running", "error", "success", "timeout", "interrupted"]
 LONGEST_CANCEL_S = 60.0
 _PREFER_WAIT = "wait="
+AsStands = Callable[[Connection, str, RunRequest], RunRequest]
+"""Gives the request by how its thread stands."""
 
 
-class _Context:
+class RunContext:
     """What the path functions of runs share: the request, what is served, who asks."""
 
     def __init__(self, request: Request, served: Served, caller: Caller) -> None:
@@ -43,8 +45,18 @@ class _Context:
             state.watch = Watch(served.store)
         self.watch = cast(Watch, state.watch)
 
-    async def start(self, body: RunCreate, once: Once, thread_id: str | None, ending: str = "") -> tuple[Run, Answered]:
-        """Admit a run; its answer tells where it is, and where to ask for what follows."""
+    async def start(
+        self, body: RunCreate, once: Once, thread_id: str | None, ending: str = "", as_stands: AsStands | None = None
+    ) -> tuple[Run, Answered]:
+        """Admit a run; its answer tells where it is, and where to ask for what follows.
+
+        Args:
+            body: What is asked for.
+            once: Creates it once.
+            thread_id: Its thread; None: one of its own.
+            ending: What of the run's path tells what follows.
+            as_stands: Changes the request by how the thread stands, in the transaction that admits it.
+        """
         store, caller, now = self.served.store, self.caller, self.served.store.clock.now_ms()
         if body.command is not None and body.command.resume is not None:
             access.require(caller, "review")
@@ -67,7 +79,7 @@ class _Context:
             thread = self._thread(connection, body, request, thread_id, filters, now)
             run = runs.create(
                 connection,
-                request,
+                request if as_stands is None else as_stands(connection, thread.thread_id, request),
                 thread_id=thread.thread_id,
                 owner=thread.owner,
                 now=now,
@@ -181,7 +193,7 @@ async def create_run(
     thread_id: str, body: RunCreate, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce
 ) -> Response:
     """Start a run on a thread, and go on at once."""
-    _, answered = await _Context(request, served, caller).start(body, once, thread_id)
+    _, answered = await RunContext(request, served, caller).start(body, once, thread_id)
     return answered.response()
 
 
@@ -190,7 +202,7 @@ async def create_stateless_run(
     body: RunCreate, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce
 ) -> Response:
     """Start a run on a thread of its own, and go on at once."""
-    _, answered = await _Context(request, served, caller).start(body, once, None)
+    _, answered = await RunContext(request, served, caller).start(body, once, None)
     return answered.response()
 
 
@@ -202,7 +214,7 @@ async def create_runs(
     caller: CalledBy,
 ) -> list[dict[str, Any]]:
     """Start several runs, each on a thread of its own."""
-    context = _Context(request, served, caller)
+    context = RunContext(request, served, caller)
     return [view((await context.start(body, Once(served.store, None), None))[0]) for body in bodies]
 
 
@@ -211,7 +223,7 @@ async def stream_new_run(
     thread_id: str, body: RunCreate, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce
 ) -> Response:
     """Start a run on a thread and stream its events."""
-    return await _stream_new(_Context(request, served, caller), body, once, thread_id)
+    return await _stream_new(RunContext(request, served, caller), body, once, thread_id)
 
 
 @router.post("/runs/stream")
@@ -219,10 +231,10 @@ async def stream_new_stateless_run(
     body: RunCreate, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce
 ) -> Response:
     """Start a run on a thread of its own and stream its events."""
-    return await _stream_new(_Context(request, served, caller), body, once, None)
+    return await _stream_new(RunContext(request, served, caller), body, once, None)
 
 
-async def _stream_new(context: _Context, body: RunCreate, once: Once, thread_id: str | None) -> Response:
+async def _stream_new(context: RunContext, body: RunCreate, once: Once, thread_id: str | None) -> Response:
     run, answered = await context.start(body, once, thread_id, "/stream")
     return following.stream(
         context.served,
@@ -246,7 +258,7 @@ async def wait_for_new_run(
     prefer: Annotated[str, Header()] = "",
 ) -> Response:
     """Start a run on a thread and wait for its output; with `Prefer: wait=SECONDS` for so long at most, then 202."""
-    return await _wait_for_new(_Context(request, served, caller), body, once, thread_id, prefer)
+    return await _wait_for_new(RunContext(request, served, caller), body, once, thread_id, prefer)
 
 
 @router.post("/runs/wait")
@@ -259,10 +271,10 @@ async def wait_for_new_stateless_run(
     prefer: Annotated[str, Header()] = "",
 ) -> Response:
     """Start a run on a thread of its own and wait for its output; see `/threads/{thread_id}/runs/wait`."""
-    return await _wait_for_new(_Context(request, served, caller), body, once, None, prefer)
+    return await _wait_for_new(RunContext(request, served, caller), body, once, None, prefer)
 
 
-async def _wait_for_new(context: _Context, body: RunCreate, once: Once, thread_id: str | None, prefer: str) -> Response:
+async def _wait_for_new(context: RunContext, body: RunCreate, once: Once, thread_id: str | None, prefer: str) -> Response:
     run, answered = await context.start(body, once, thread_id, "/join")
     leave = context.leave(run, body.on_disconnect == "cancel")
     seconds = _seconds(prefer)
@@ -330,13 +342,13 @@ async def list_runs(
 @router.get("/threads/{thread_id}/runs/{run_id}")
 async def get_run(thread_id: str, run_id: str, request: Request, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
     """A run."""
-    return view(await _Context(request, served, caller).run(run_id, thread_id))
+    return view(await RunContext(request, served, caller).run(run_id, thread_id))
 
 
 @router.get("/runs/{run_id}")
 async def get_stateless_run(run_id: str, request: Request, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
     """A run, whatever its thread."""
-    return view(await _Context(request, served, caller).run(run_id, None))
+    return view(await RunContext(request, served, caller).run(run_id, None))
 
 
 @router.get("/threads/{thread_id}/runs/{run_id}/join")
@@ -349,7 +361,7 @@ async def join_run(
     cancel_on_disconnect: bool = False,
 ) -> Response:
     """Wait for a run's output."""
-    return await _join(_Context(request, served, caller), run_id, thread_id, cancel_on_disconnect)
+    return await _join(RunContext(request, served, caller), run_id, thread_id, cancel_on_disconnect)
 
 
 @router.get("/runs/{run_id}/join")
@@ -357,10 +369,10 @@ async def join_stateless_run(
     run_id: str, request: Request, served: ServedBy, caller: CalledBy, cancel_on_disconnect: bool = False
 ) -> Response:
     """Wait for the output of a run, whatever its thread."""
-    return await _join(_Context(request, served, caller), run_id, None, cancel_on_disconnect)
+    return await _join(RunContext(request, served, caller), run_id, None, cancel_on_disconnect)
 
 
-async def _join(context: _Context, run_id: str, thread_id: str | None, cancels: bool) -> Response:
+async def _join(context: RunContext, run_id: str, thread_id: str | None, cancels: bool) -> Response:
     run = await context.run(run_id, thread_id)
     return following.wait(context.served, context.watch, run, leave=context.leave(run, cancels))
 
@@ -377,7 +389,7 @@ async def stream_run(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """A run's events, from the first, or from behind `Last-Event-ID`."""
-    context = _Context(request, served, caller)
+    context = RunContext(request, served, caller)
     return await _stream(context, run_id, thread_id, stream_mode, cancel_on_disconnect, last_event_id)
 
 
@@ -392,12 +404,12 @@ async def stream_stateless_run(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The events of a run, whatever its thread; see `/threads/{thread_id}/runs/{run_id}/stream`."""
-    context = _Context(request, served, caller)
+    context = RunContext(request, served, caller)
     return await _stream(context, run_id, None, stream_mode, cancel_on_disconnect, last_event_id)
 
 
 async def _stream(
-    context: _Context,
+    context: RunContext,
     run_id: str,
     thread_id: str | None,
     modes: list[str] | None,
@@ -444,7 +456,7 @@ async def cancel_run(
     action: Action = "interrupt",
 ) -> Response:
     """Cancel a run; `rollback` takes its steps away, too. With `wait` answered when it is over."""
-    context = _Context(request, served, caller)
+    context = RunContext(request, served, caller)
     run = await context.run(run_id, thread_id, "update")
     await context.cancel(run, rollback=action == "rollback")
     if not wait:
@@ -460,7 +472,7 @@ async def cancel_runs(
     """Cancel several runs: those named, or all of a status, of one thread or of every one the caller sees."""
     if (body.run_ids is None) == (body.status is None):
         raise RequestInvalid("give either run_ids or status", next_step='such as {"status": "pending"}')
-    context = _Context(request, served, caller)
+    context = RunContext(request, served, caller)
     if body.run_ids is not None:
         found = [await context.run(run_id, body.thread_id, "update") for run_id in body.run_ids]
     else:
@@ -477,7 +489,7 @@ async def cancel_runs(
 @router.delete("/threads/{thread_id}/runs/{run_id}", status_code=204)
 async def delete_run(thread_id: str, run_id: str, request: Request, served: ServedBy, caller: CalledBy) -> Response:
     """Forget a run that is over: it and its events. Its steps stay a part of the thread."""
-    context = _Context(request, served, caller)
+    context = RunContext(request, served, caller)
     run = await context.run(run_id, thread_id, "delete")
     await served.store.awrite(lambda connection: runs.forget(connection, run))
     return Response(status_code=204)
