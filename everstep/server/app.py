@@ -17,7 +17,8 @@ from everstep.server import auth_hook, failures
 from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
-from everstep.server.langgraph import assistants, meta, runs, thread_states, threads
+from everstep.server.langgraph import assistants, meta, runs, thread_states, thread_streams, threads
+from everstep.server.langgraph.protocol import commands, streaming
 from everstep.server.native import jobs, triggers
 from everstep.server.wire import Shut, Wire
 
@@ -26,7 +27,7 @@ logger = logging.getLogger("everstep.server")
 _GROUPS = {
     "assistants": r"/assistants(/.*)?",
     "threads": r"/threads(/(?!.*/runs(/|$)).*)?",
-    "runs": r"/runs(/.*)?|/threads/[^/]+/runs(/.*)?",
+    "runs": r"/runs(/.*)?|/threads/[^/]+/(runs(/.*)?|commands|stream(/events)?)",
     "store": r"/store(/.*)?",
     "meta": r"/ok|/info|/docs(/.*)?|/openapi\.json",
 }
@@ -68,6 +69,9 @@ def create_app(
     app.include_router(thread_states.router)
     assistants.make_system_assistants(store, graphs)
     app.include_router(runs.router)
+    app.include_router(thread_streams.router)
+    app.include_router(commands.router)
+    app.include_router(streaming.router)
     app.include_router(jobs.router)
     app.include_router(triggers.router)
     _describe(app, http)
