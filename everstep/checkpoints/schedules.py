@@ -117,6 +117,21 @@ def switch(connection: Connection, schedule: Schedule, *, on: bool, now: int) ->
     return redefine(connection, schedule, schedule.definition, now=now, off=None if on else "paused")
 
 
+def require_removable(schedule: Schedule) -> None:
+    """Refuse to delete what its file would make again.
+
+    Raises:
+        ScheduleExists: An `everstep.toml` keeps it.
+    """
+    if schedule.origin.startswith("file:") and schedule.off != "removed":
+        path = schedule.origin.removeprefix("file:")
+        raise ScheduleExists(
+            f"{schedule.label} is kept by {path}, which would make it again",
+            next_step=f"take it out there, or: everstep schedules pause {schedule.label}",
+            schedule=schedule.label,
+        )
+
+
 def remove(connection: Connection, schedule: Schedule) -> None:
     """Delete a schedule and the history of its slots; its jobs stay."""
     connection.execute(delete(schedule_slots).where(schedule_slots.c.schedule_id == schedule.id))

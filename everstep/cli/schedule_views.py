@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from everstep.cli.views import text
-from everstep.clock import rfc3339
 
 if TYPE_CHECKING:
     from everstep.checkpoints.schedule import Schedule
@@ -18,41 +16,17 @@ COLOURS = {"fired": "green", "resumed": "cyan", "skipped": "yellow", "missed": "
 
 
 def schedule_view(schedule: Schedule, last: Slot | None = None) -> dict[str, Any]:
-    """A schedule, as `schedules --json` gives it; with the last slot that was handled, if there is one."""
-    definition = schedule.definition
-    return {
-        "id": schedule.public_id,
-        "name": schedule.name,
-        "origin": schedule.origin,
-        "owner": schedule.owner,
-        "graph": definition.graph,
-        "cron": definition.cron,
-        "timezone": definition.timezone,
-        "overlap": definition.overlap,
-        "missed": definition.missed,
-        "jitter": definition.jitter_s,
-        "end": rfc3339(definition.ends_at),
-        "enabled": schedule.enabled,
-        "off": schedule.off,
-        "next_slot": rfc3339(schedule.next_slot_at),
-        "begins_at": rfc3339(schedule.next_fire_at),
-        "input": definition.input,
-        **asdict(definition.job),
-        "last": None if last is None else slot_view(last),
-    }
+    """A schedule, as `schedules --json` gives it; see `checkpoints.schedule_view`."""
+    from everstep.checkpoints import schedule_view as view
+
+    return view.schedule(schedule, last)
 
 
 def slot_view(slot: Slot) -> dict[str, Any]:
-    """A slot, as `schedules history --json` gives it."""
-    return {
-        "schedule": slot.schedule,
-        "slot": rfc3339(slot.at),
-        "handled_at": rfc3339(slot.fired_at),
-        "late_ms": slot.late_ms,
-        "outcome": slot.outcome,
-        "job": slot.job,
-        "detail": slot.detail,
-    }
+    """A slot, as `schedules history --json` gives it; see `checkpoints.schedule_view`."""
+    from everstep.checkpoints import schedule_view as view
+
+    return view.slot(slot)
 
 
 def print_schedule(view: dict[str, Any]) -> None:

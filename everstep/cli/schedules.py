@@ -16,7 +16,7 @@ from everstep.cli.options import config_option, json_option, log_options, opened
 from everstep.cli.schedule_views import print_schedule, print_slot, schedule_view, slot_view
 from everstep.cli.views import print_json, text
 from everstep.clock import rfc3339
-from everstep.errors import EX_FAILED, PayloadInvalid, ScheduleExists
+from everstep.errors import EX_FAILED, PayloadInvalid
 
 if TYPE_CHECKING:
     from everstep.checkpoints.schedule import Schedule
@@ -160,13 +160,7 @@ def remove(name: str, yes: bool, store_url: str, as_json: bool) -> None:
 
     with opened(store_url) as store:
         schedule = store.read(partial(kept.find, given=name))
-        if schedule.origin.startswith("file:") and schedule.off != "removed":
-            path = schedule.origin.removeprefix("file:")
-            raise ScheduleExists(
-                f"{schedule.label} is kept by {path}, which would make it again",
-                next_step=f"take it out there, or: everstep schedules pause {schedule.label}",
-                schedule=schedule.label,
-            )
+        kept.require_removable(schedule)
         require_consent(f"Delete the schedule {schedule.label}?", yes=yes)
         store.write(lambda connection: kept.remove(connection, kept.locked(connection, schedule.public_id))).result()
     if as_json:
