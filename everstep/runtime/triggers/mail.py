@@ -81,11 +81,19 @@ def _read(content: bytes, name: str, file: str) -> Incoming:
 
 
 def _header(message: EmailMessage, name: str) -> str:
-    return _clean(str(message.get(name, "")))
+    return next(iter(_values(message, name)), "")
+
+
+def _values(message: EmailMessage, name: str) -> list[str]:
+    """The headers of a name; one that the parser stumbles over as it is written."""
+    try:
+        return [_clean(str(value)) for value in message.get_all(name, [])]
+    except Exception:
+        return [_clean(str(value)) for header, value in message.raw_items() if header.lower() == name]
 
 
 def _addresses(message: EmailMessage, name: str) -> list[str]:
-    given = [str(value) for value in message.get_all(name, [])]
+    given = _values(message, name)
     return [_clean(address) for _, address in getaddresses(given) if address]
 
 
