@@ -6,6 +6,7 @@ that is new is a line in `beside`.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,12 @@ from everstep.observability.measures import Measures
 from everstep.runtime.schedules import Scheduler
 from everstep.runtime.triggers.watching import Watching
 from everstep.runtime.worker import Worker
+
+
+SWITCH_S = 0.001
+"""How long a thread that computes in Python keeps others waiting, seconds; a fifth of Python's own. A node that does
+nothing but compute made a request that writes take 48 ms with Python's, and 27 ms with this, against 9 ms without it;
+in a process of its own (`--isolate`, or a worker elsewhere) it costs requests nothing."""
 
 
 class Part(Protocol):
@@ -50,6 +57,7 @@ class WorkerThread:
 
     def start(self) -> None:
         """Begin to claim jobs."""
+        sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from everstep.checkpoints.store import Store
+from everstep.server.serving import listen
 from tests.cli.folder import environment
 from tests.support.server_process import Start, make_graphs, starting
 from tests.support.waiting import PATIENCE, until
@@ -183,3 +184,9 @@ def test_other_machines_are_not_let_in_unguarded(start: Start, folder: Path) -> 
         assert key not in json.dumps(listed)
         assert run("keys", "revoke", listed["id"][:13]).returncode == 0
         until(lambda: client.get("/info", headers={"x-api-key": key}).status_code == 401, "the revocation")
+
+
+def test_answers_wait_for_no_acknowledgement() -> None:
+    """What listens names its protocol: only then does asyncio switch off what would delay each answer by 40 ms."""
+    with listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
