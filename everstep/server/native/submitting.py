@@ -10,10 +10,11 @@ from urllib.parse import quote
 from pydantic import Field
 from sqlalchemy import Connection
 
-from everstep.checkpoints import canonical, deliveries, jobs, payload, submission
+from everstep.checkpoints import canonical, jobs, payload, submission
 from everstep.checkpoints.policy import merged_acceptance, merged_budget
 from everstep.checkpoints.submission import Enqueued
 from everstep.errors import PayloadInvalid
+from everstep.runtime.addresses import Guard
 from everstep.server.access import require
 from everstep.server.context import Caller, Served
 from everstep.server.native import seen
@@ -90,7 +91,7 @@ class Submitting:
         GraphNotFound: There is no such graph.
         PayloadInvalid: It cannot be honoured.
         SecretInPayload: The input seems to hold credentials.
-        WebhookInvalid: The webhook is no URL, or holds credentials.
+        WebhookInvalid: The webhook is no URL, holds credentials, or leads where nothing may be sent.
     """
 
     def __init__(self, body: JobCreate, served: Served, caller: Caller) -> None:
@@ -98,7 +99,7 @@ class Submitting:
         if body.acceptance is not None:
             require(caller, "admin")  # a command on the worker's machine is more than a run of a graph
         if body.webhook is not None:
-            deliveries.check_url(body.webhook)
+            Guard.of(served.policies.webhooks.allow).require(body.webhook)
         payload.check_input(body.input, allow_secret_keys=body.allow_secret_keys)
         if body.key is not None and not body.key.strip():
             raise PayloadInvalid("the key is empty", next_step="give a key, or leave it out")
