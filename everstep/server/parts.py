@@ -19,7 +19,6 @@ from everstep.runtime.schedules import Scheduler
 from everstep.runtime.triggers.watching import Watching
 from everstep.runtime.worker import Worker
 
-
 SWITCH_S = 0.001
 """How long a thread that computes in Python keeps others waiting, seconds; a fifth of Python's own. A node that does
 nothing but compute made a request that writes take 48 ms with Python's, and 27 ms with this, against 9 ms without it;
