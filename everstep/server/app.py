@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,13 +14,13 @@ from everstep.checkpoints.store import Store
 from everstep.graphs.http_configuration import Cors, HttpConfiguration, read_http
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
-from everstep.server import auth_hook, failures
+from everstep.server import auth_hook, description, failures
 from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
-from everstep.server.langgraph import assistants, meta, runs, thread_states, thread_streams, threads
+from everstep.server.langgraph import assistants, crons, items, meta, runs, thread_states, thread_streams, threads
 from everstep.server.langgraph.protocol import commands, streaming
-from everstep.server.native import jobs, triggers
+from everstep.server.native import dead_letters, health, jobs, reviews, schedules, services, triggers
 from everstep.server.wire import Shut, Wire
 
 logger = logging.getLogger("everstep.server")
@@ -67,12 +68,16 @@ def create_app(
     app.include_router(assistants.router)
     app.include_router(threads.router)
     app.include_router(thread_states.router)
+    app.include_router(items.router)
     assistants.make_system_assistants(store, graphs)
+    graphs.items_of(store, "default")  # what is configured and not possible is told now
+    app.include_router(crons.router)
     app.include_router(runs.router)
     app.include_router(thread_streams.router)
     app.include_router(commands.router)
     app.include_router(streaming.router)
-    app.include_router(jobs.router)
+    for native in (jobs, reviews, dead_letters, services, schedules, health):
+        app.include_router(native.router)
     app.include_router(triggers.router)
     _describe(app, http)
     _guard(app, app.state.served)
@@ -93,15 +98,13 @@ def _shut(http: HttpConfiguration) -> re.Pattern[str]:
 
 def _describe(app: FastAPI, http: HttpConfiguration) -> None:
     """The description of the interface has the paths that are there, and the security schemes that are given."""
-    described, shut, given = app.openapi, _shut(http), http.auth_openapi
+    described, shut = app.openapi, _shut(http)
 
+    @cache
     def openapi() -> dict[str, Any]:
         schema = described()
         schema["paths"] = {path: one for path, one in schema.get("paths", {}).items() if not shut.fullmatch(path)}
-        if given is not None:
-            schema.setdefault("components", {})["securitySchemes"] = given.get("securitySchemes", {})
-            schema["security"] = given.get("security", [])
-        return schema
+        return description.complete(schema, http.auth_openapi)
 
     app.openapi = openapi
 

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Header, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
@@ -95,13 +95,17 @@ class Once:
         return await self.store.awrite(once)
 
 
-async def asked_once(request: Request, served: ServedBy, caller: CalledBy) -> Once:
+async def asked_once(
+    request: Request,
+    served: ServedBy,
+    caller: CalledBy,
+    key: Annotated[str | None, Header(alias=HEADER, description="The same again gets the same answer.")] = None,
+) -> Once:
     """What runs the request's write.
 
     Raises:
         IdempotencyKeyInvalid: The header is empty, longer than `LONGEST_KEY` characters, or not printable ASCII.
     """
-    key = request.headers.get(HEADER)
     if key is None:
         return Once(served.store, None)
     if not 0 < len(key) <= LONGEST_KEY or not (key.isascii() and key.isprintable()):
