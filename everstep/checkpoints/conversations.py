@@ -249,13 +249,19 @@ def follow(connection: Connection, before: Job, after: Job, *, now: int) -> None
         refresh(connection, after.thread_id, now=now, status=status, interrupts={}, **told)
 
 
-def require_idle(connection: Connection, thread_id: str) -> None:
+def require_idle(connection: Connection, thread_id: str, *, writing: bool = True) -> None:
     """Refuse what would disturb a run, and let none begin until the transaction ends.
+
+    Args:
+        connection: The transaction.
+        thread_id: The thread.
+        writing: Whether the transaction may write; one that only looks keeps nothing from beginning.
 
     Raises:
         ThreadBusy: A run of the thread is under way or waits for its turn.
     """
-    _lock(connection, thread_id)
+    if writing:
+        _lock(connection, thread_id)
     going = select(func.count()).where(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status.in_(GOING))
     if connection.execute(going).scalar_one():
         raise ThreadBusy(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -120,7 +121,7 @@ async def change(
         at = at.model_copy(update={"checkpoint_id": body.checkpoint_id})
     thread = await found_thread(request, served, caller, thread_id, "update", {"values": body.values})
     config = _config(thread, at)
-    await served.store.aread(lambda connection: conversations.require_idle(connection, thread.thread_id))
+    await served.store.aread(partial(conversations.require_idle, thread_id=thread.thread_id, writing=False))
     async with opened(served, thread, "threads.update", IdleSaver(served.store)) as graph:
         try:
             changed = await graph.aupdate_state(config, body.values, as_node=body.as_node)
