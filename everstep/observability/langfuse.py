@@ -115,7 +115,7 @@ def project(settings: LangfuseDestination, timeout_s: float = TIMEOUT_S) -> Proj
         LangfuseUnusable: The keys are refused, or the SDK is not installed.
         LangfuseUnavailable: It cannot be reached, or what answers is no Langfuse.
     """
-    with _asking(settings, timeout_s) as api:
+    with asking(settings, timeout_s) as api:
         found = api.projects.get(request_options={"max_retries": 0})
         if not found.data:
             raise LangfuseUnusable(f"the keys belong to no project at {host(settings)}", next_step=_look_up())
@@ -129,7 +129,7 @@ def send(settings: LangfuseDestination, score: Score, timeout_s: float = TIMEOUT
         LangfuseUnusable: The keys are refused, the score is not taken, or the SDK is not installed.
         LangfuseUnavailable: It cannot be reached, or answers with an error.
     """
-    with _asking(settings, timeout_s) as api:
+    with asking(settings, timeout_s) as api:
         from langfuse.api.commons.types.score_data_type import ScoreDataType
         from langfuse.api.scores.types.create_score_batch_results import CreateScoreBatchResults
         from langfuse.api.scores.types.create_score_request import CreateScoreRequest
@@ -156,7 +156,7 @@ def score_id(job_id: str, leg: int, name: str) -> str:
 
 
 @contextmanager
-def _asking(settings: LangfuseDestination, timeout_s: float) -> Generator[LangfuseAPI]:
+def asking(settings: LangfuseDestination, timeout_s: float) -> Generator[LangfuseAPI]:
     """The SDK's client, closed afterwards; what it raises becomes an error of ours that tells no secret."""
     try:
         import httpx

@@ -33,6 +33,8 @@ class Langfuse:
         page: Answered as HTML instead, if set.
         is_silent: Whether it answers nothing until it ends.
         refusal: Why it takes no score, if it does not.
+        roots: Observations that are the roots of traces.
+        generations: Observations that are model calls.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,8 @@ class Langfuse:
         self.page: str | None = None
         self.is_silent = False
         self.refusal: str | None = None
+        self.roots: list[dict[str, Any]] = []
+        self.generations: list[dict[str, Any]] = []
         self._over = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -80,6 +84,8 @@ class Langfuse:
                 return 207, {"accepted": 0, "rejected": len(posted), "errors": [{"message": self.refusal}]}
             self.scores.update({(score["id"], score["timestamp"]): score for score in posted})
             return 202, {"message": "Accepted"}
+        if method == "GET" and path.startswith("/api/public/v2/observations?"):
+            return 200, {"data": self.generations if "type=GENERATION" in path else self.roots, "meta": {}}
         if (method, path) == ("POST", "/api/public/otel/v1/traces"):
             return 200, {}
         return 404, {"message": "no such route"}

@@ -16,5 +16,7 @@ OWN: dict[type[BaseException], Rule] = {
     errors.PayloadInvalid: INPUT,
     errors.SecretInPayload: INPUT,
     errors.StoreUnavailable: Rule("retry", "the record could not be reached"),
+    errors.LangfuseUnavailable: Rule("retry", "Langfuse could not be reached; a score may have arrived"),
+    errors.LangfuseUnusable: Rule("review", "Langfuse is not configured, or refuses the keys or a score"),
     errors.Cancelled: Rule("failed", "the job was cancelled"),
 }
