@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal, cast, get_type_hints
 from uuid import UUID
@@ -320,12 +321,12 @@ def _xray(given: str) -> bool | int:
 
 
 def _schemas(graph: Graph) -> dict[str, Any]:
-    state = getattr(getattr(graph, "builder", None), "state_schema", None)
+    builder: Any = getattr(graph, "builder", None)
     context = _or_none(lambda: _schema_of("Context", graph.context_schema))
     return {
-        "input_schema": _or_none(graph.get_input_jsonschema),
-        "output_schema": _or_none(graph.get_output_jsonschema),
-        "state_schema": _or_none(lambda: _schema_of("State", state)),
+        "input_schema": _or_none(graph.get_input_jsonschema, lambda: _schema_of("Input", builder.input_schema)),
+        "output_schema": _or_none(graph.get_output_jsonschema, lambda: _schema_of("Output", builder.output_schema)),
+        "state_schema": _or_none(lambda: _schema_of("State", builder.state_schema)),
         "config_schema": context,
         "context_schema": context,
     }
@@ -340,8 +341,9 @@ def _schema_of(name: str, kind: Any) -> Any:
     return TypeAdapter[Any](kind).json_schema()
 
 
-def _or_none(way: Callable[[], Any]) -> Any:
-    try:
-        return json_ready(way())
-    except Exception:  # types of a user's own: what has no such form is left out, and the rest is shown
-        return None
+def _or_none(*ways: Callable[[], Any]) -> Any:
+    """What the first way gives that gives anything: types of a user's own may have no such form."""
+    for way in ways:
+        with suppress(Exception):
+            return json_ready(way())
+    return None
