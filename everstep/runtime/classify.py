@@ -48,6 +48,7 @@ from everstep.runtime.rules.rule import (
     Rule,
 )
 from everstep.runtime.rules.rule import Symptom as Symptom
+from everstep.runtime.rules.sqlstate import rule_by_sqlstate
 from everstep.runtime.rules.status import status_rule
 from everstep.runtime.upstream import service_of
 
@@ -158,6 +159,7 @@ def _rule(error: BaseException, causes: int) -> Found:
         _by_registration(error)
         or _by_members(error, causes)
         or _named(error, rule_by_code(error, CODES))
+        or _named(error, rule_by_sqlstate(error))
         or _by_library(error, causes)
         or _by_status(error)
         or _named(error, rule_by_code(error, CODES_WITHOUT_STATUS))

@@ -9,6 +9,7 @@ from everstep.runtime.rules.codes import CODES, CODES_WITHOUT_STATUS
 from everstep.runtime.rules.loaded import LIBRARIES
 from everstep.runtime.rules.python import BUILTINS
 from everstep.runtime.rules.rule import Rule
+from everstep.runtime.rules.sqlstate import SQLSTATES
 from everstep.runtime.rules.status import status_rule
 
 PAGE = Path(__file__).parents[2] / "docs" / "retries.md"
@@ -26,6 +27,7 @@ MODULES = {
     "google-genai": ["google.genai.errors"],
     "botocore": ["botocore.exceptions"],
     "sqlalchemy": ["sqlalchemy.exc"],
+    "psycopg": ["psycopg"],
     "langchain": [module for module in LIBRARIES if module.startswith("langchain")],
     "langgraph": ["langgraph.errors", "langgraph_sdk.errors"],
 }
@@ -39,6 +41,9 @@ def tables() -> dict[str, str]:
     }
     made["python"] = _table("type", [(f"`{kind.__name__}`", rule) for kind, rule in BUILTINS.items()])
     made["status"] = _table("status", [(str(status), status_rule(status)) for status in _STATUSES])
+    made["sqlstate"] = _table(
+        "SQLSTATE", [(f"`{code if len(code) == 5 else f'{code}…'}`", rule) for code, rule in SQLSTATES.items()]
+    )
     for library, codes in CODES.items():
         made[f"codes of {library}"] = _table("code", [(f"`{code}`", rule) for code, rule in codes.items()])
     for library, codes in CODES_WITHOUT_STATUS.items():

@@ -14,6 +14,7 @@ import aiohttp
 import anthropic
 import httpx
 import openai
+import psycopg
 import pytest
 import requests
 import sqlalchemy
@@ -292,6 +293,46 @@ def test_errors_of_sqlalchemy(error: BaseException, kind: str) -> None:
     with pytest.raises(exc.NoResultFound) as missing:
         sqlalchemy.create_engine("sqlite://").connect().execute(sqlalchemy.text("SELECT 1 WHERE 0")).one()
     assert classify(missing.value).kind == "review"
+
+
+@pytest.mark.parametrize("through_sqlalchemy", [False, True])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("40001", "retry"),
+        ("40P01", "retry"),
+        ("40002", "review"),
+        ("55P03", "retry"),
+        ("08006", "retry"),
+        ("53300", "retry"),
+        ("57P01", "retry"),
+        ("57014", "retry"),
+        ("23505", "review"),
+        ("22003", "review"),
+        ("42P01", "review"),
+        ("42501", "review"),
+        ("28P01", "review"),
+    ],
+)
+def test_an_error_of_postgresql_is_told_by_its_sqlstate(code: str, kind: str, through_sqlalchemy: bool) -> None:
+    """What passes when it is tried again is retried, whatever type it has; no code proves that nothing was done."""
+    error: BaseException = psycopg.errors.lookup(code)("said")
+    if through_sqlalchemy:
+        error = exc.DBAPIError("SELECT 1", {}, error)
+    verdict = classify(error)
+    assert (verdict.kind, verdict.rule) == (kind, f"sqlstate {code}")
+    assert not verdict.surely_not_sent
+
+
+def test_a_code_of_another_library_is_no_sqlstate() -> None:
+    """A program's own error may have an attribute of that name."""
+
+    class Own(Exception):
+        sqlstate = "40001"
+
+    assert classify(Own()).kind == "review"
+    lost = classify(psycopg.OperationalError("the connection was lost"))
+    assert (lost.kind, lost.rule) == ("retry", "psycopg.OperationalError")
 
 
 def test_a_cause_brings_its_wait_outage_and_service() -> None:

@@ -1,4 +1,7 @@
-"""SQLAlchemy. An `OperationalError` of SQLite is told apart further by SQLite's result code (`classify`)."""
+"""SQLAlchemy and psycopg. An `OperationalError` of SQLite is told apart further by SQLite's result code (`classify`).
+
+What PostgreSQL itself says goes by its SQLSTATE (`sqlstate`).
+"""
 
 from __future__ import annotations
 
@@ -19,5 +22,6 @@ DATABASES: dict[str, dict[str, Rule]] = {
         "ArgumentError": CODE,
         "CompileError": CODE,
         "InvalidRequestError": CODE,
-    }
+    },
+    "psycopg": {"OperationalError": DATABASE},
 }
