@@ -199,7 +199,7 @@ def every(
 
 def count(connection: Connection) -> dict[str, int]:
     """How many messages wait or were given up, by state."""
-    query = select(table.c.state, func.count()).where(table.c.state != "delivered").group_by(table.c.state)
+    query = select(table.c.state, func.count()).where(table.c.state.in_(("pending", "dead"))).group_by(table.c.state)
     found = {str(row[0]): int(row[1]) for row in connection.execute(query)}
     return {"pending": found.get("pending", 0), "dead": found.get("dead", 0)}
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select, true
 
-from everstep.checkpoints import schedules
+from everstep.checkpoints import deliveries as outbox
+from everstep.checkpoints import schedules, trigger_events
 from everstep.checkpoints.admission import Admission, Limits
 from everstep.checkpoints.schema import (
     EFFECT_STATES,
@@ -96,6 +97,9 @@ class Health:
         deliveries: For each destination of spans, how they reach it.
         overdue: Schedules that should have begun a minute ago or earlier: nobody handles schedules.
         overdue_ms: For how long the first of them.
+        webhooks: Messages to webhooks that wait (`pending`) or were given up (`dead`).
+        trigger_events: By source and state: events that came in the last hour.
+        trigger_waits_ms: By source: how long each of them waited for the start of its job.
     """
 
     at: int
@@ -128,6 +132,9 @@ class Health:
     oldest_free_job: str | None = None
     overdue: tuple[str, ...] = ()
     overdue_ms: int | None = None
+    webhooks: dict[str, int] = field(default_factory=dict[str, int])
+    trigger_events: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    trigger_waits_ms: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
 
 def examine(store: Store, limits: Limits | None = None) -> Health:
@@ -195,6 +202,9 @@ def _snapshot(connection: Connection, now: int, limits: Limits, size: int, log_s
         oldest_free_job=None if free is None else free.public_id,
         overdue=tuple(schedule.label for schedule in overdue),
         overdue_ms=now - (overdue[0].next_fire_at or now) if overdue else None,
+        webhooks=outbox.count(connection),
+        trigger_events=trigger_events.recent(connection, since=now - HOUR_MS),
+        trigger_waits_ms=trigger_events.waits(connection, since=now - HOUR_MS),
     )
 
 

@@ -64,6 +64,12 @@ def samples(health: Health) -> Iterator[Sample]:
     yield from _capped(names.SPANS_DROPPED, {name: one.dropped for name, one in told.items()}, sum)
     yield from _capped(names.SPANS_FAILING, {name: _seconds(one.failing_ms) for name, one in told.items()}, max)
     yield Sample(names.OVERDUE_SCHEDULES, len(health.overdue))
+    yield from _labelled(names.WEBHOOKS, health.webhooks)
+    yield from (Sample(names.TRIGGER_EVENTS, number, labels) for labels, number in health.trigger_events.items())
+    for source, waits in health.trigger_waits_ms.items():
+        yield Sample(names.TRIGGER_START_MEAN, _seconds(sum(waits) // len(waits)), (source,))
+    for source, waits in health.trigger_waits_ms.items():
+        yield Sample(names.TRIGGER_START_LONGEST, _seconds(max(waits)), (source,))
     yield Sample(names.RECORD_SIZE, health.size)
     if health.log_size is not None:
         yield Sample(names.WAL_SIZE, health.log_size)

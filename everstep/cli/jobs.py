@@ -83,6 +83,8 @@ def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
 
     JOB is an id, or its first characters as long as they fit one job only.
     """
+    from everstep.checkpoints import trigger_events
+
     links = Links()
     with opened(store_url) as store:
         job = store.job(job_id)
@@ -95,6 +97,7 @@ def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
         view["evidence"] = store.evidence(job)
         view["acceptance"] = acceptance_view(job, view["evidence"])
         view["events"] = store.events(job)
+        view["trigger"] = store.read(lambda connection: trigger_events.start_of(connection, job.id))
         view["legs"] = legs_view(store, job, links)
         view["next_action"] = next_action(job, reviews, store.services_out(job))
     if as_json:
@@ -123,6 +126,10 @@ def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
         click.echo(f"{'' if number else 'budget':<10} {line}")
     if view["parent"]:
         click.echo(f"parent     {view['parent']}")
+    if view["trigger"]:
+        trigger, waited = view["trigger"], view["trigger"]["event_to_start_ms"]
+        since = "" if waited is None else f", {waited / 1000:.1f} s before the job began"
+        click.echo(f"trigger    {text(trigger['trigger'])} ({trigger['source']}), event {trigger['id']}{since}")
     click.echo(f"key        {harmless(view['idempotency_key'])}")
     click.echo(f"input      {text(view['input'])}")
     if view["result"] is not None:

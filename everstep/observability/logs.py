@@ -37,7 +37,7 @@ FIELD_LIMIT: Final = 2 * 1024
 MOST_FIELDS: Final = 32
 CHATTY: Final = (
     "aiosqlite alembic asyncio botocore filelock google_genai httpcore httpcore2 httpx httpx2 langfuse openai"
-    " anthropic opentelemetry urllib3"
+    " anthropic opentelemetry urllib3 watchfiles"
 ).split()
 """Loggers that tell of each request or query at `info`; they are heard from `warning` on, unless the level is debug."""
 

@@ -60,6 +60,7 @@ GRAPH: Final = "graph"
 STATE: Final = "state"
 OUTCOME: Final = "outcome"
 SERVICE: Final = "service"
+SOURCE: Final = "source"
 GATE: Final = "gate"
 DESTINATION: Final = "destination"
 OPERATION: Final = "gen_ai.operation.name"
@@ -127,6 +128,19 @@ SPANS_FAILING: Final = _record(
 OVERDUE_SCHEDULES: Final = _record(
     "everstep.overdue_schedules", "{schedule}", "Schedules that nobody began a minute after their time, or later."
 )
+WEBHOOKS: Final = _record("everstep.webhooks", "{message}", "Messages to webhooks that wait or were given up.", STATE)
+TRIGGER_EVENTS: Final = _record(
+    "everstep.trigger_events_last_hour", "{event}", "Events that came in the last hour, by what came of them.",
+    SOURCE, STATE,
+)  # fmt: skip
+TRIGGER_START_MEAN: Final = _record(
+    "everstep.trigger_start_mean_last_hour", "s", "From an event to the start of its job, on average of the last hour.",
+    SOURCE,
+)  # fmt: skip
+TRIGGER_START_LONGEST: Final = _record(
+    "everstep.trigger_start_longest_last_hour", "s", "From an event to the start of its job, at most in the last hour.",
+    SOURCE,
+)  # fmt: skip
 RECORD_SIZE: Final = _record("everstep.record", "By", "Size of the record.")
 WAL_SIZE: Final = _record("everstep.wal", "By", "Size of SQLite's write-ahead log.")
 RECORD_UP: Final = _record(

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection, insert, update
 
-from everstep.checkpoints import effects, health
+from everstep.checkpoints import deliveries, effects, health, trigger_events
 from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.health import Health, examine, first_event_since
 from everstep.checkpoints.jobs import Job, transition
@@ -272,7 +272,6 @@ def test_metrics_have_their_names_and_values(store: Store, clock: ManualClock, d
     text = exposition(examine(store))
     assert text.endswith("\n")
     found = dict(samples(text))
-    assert found.pop("everstep_overdue_schedules") == 0
     sizes = {"everstep_record_bytes": found.pop("everstep_record_bytes")}
     if database == "sqlite":
         sizes["everstep_wal_bytes"] = found.pop("everstep_wal_bytes")
@@ -312,6 +311,9 @@ def test_metrics_have_their_names_and_values(store: Store, clock: ManualClock, d
         'everstep_spans_delivered_total{destination="traces"}': 5,
         'everstep_spans_dropped_total{destination="traces"}': 2,
         'everstep_spans_failing_seconds{destination="traces"}': 1.5,
+        "everstep_overdue_schedules": 0,
+        'everstep_webhooks{state="pending"}': 0,
+        'everstep_webhooks{state="dead"}': 0,
     }
     assert text.count("# TYPE") == text.count("# HELP") == len({name.split("{")[0] for name in found}) + len(sizes)
 
@@ -378,3 +380,29 @@ def test_odd_names_are_escaped(store: Store, clock: ManualClock) -> None:
     families = {family.name: family for family in text_string_to_metric_families(exposition(examine(store)))}
     (sample,) = families["everstep_service_outage_seconds"].samples
     assert sample.labels == {"service": name}
+
+
+def test_webhooks_and_events_are_told(store: Store, clock: ManualClock) -> None:
+    """Messages that wait or were given up, events of the last hour by source, and how long their jobs waited."""
+    job, _ = store.enqueue("graph", {"n": 1}, webhook="https://example.org/hook")
+    kept = {"trigger": "t", "headers": {}, "body": {}, "occurred_at": None}
+
+    def begin(connection: Any) -> None:
+        deliveries.queue(connection, job, "https://example.org", {}, now=clock.now_ms())
+        for number, source in enumerate(("http", "http", "mail")):
+            event, _ = trigger_events.store(connection, **kept, source=source, key=str(number), now=clock.now_ms())
+            if source == "http":
+                trigger_events.started(connection, event, job.id, claim_no=0, now=clock.now_ms())
+
+    store.write(begin).result()
+    clock.advance(2500)
+    claim(store)
+    lines = exposition(examine(store)).splitlines()
+    for line in (
+        'everstep_webhooks{state="pending"} 1',
+        'everstep_trigger_events_last_hour{source="http",state="started"} 2',
+        'everstep_trigger_events_last_hour{source="mail",state="stored"} 1',
+        'everstep_trigger_start_mean_last_hour_seconds{source="http"} 2.5',
+        'everstep_trigger_start_longest_last_hour_seconds{source="http"} 2.5',
+    ):
+        assert line in lines

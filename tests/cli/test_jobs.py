@@ -81,6 +81,7 @@ SHOWN: dict[str, tuple[type, ...]] = {
     "events": (list,),
     "legs": (list,),
     "acceptance": (dict, type(None)),
+    "trigger": (dict, type(None)),
     "next_action": TEXT,
 }
 CHECKPOINT: dict[str, tuple[type, ...]] = {
