@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Required
+from urllib.parse import quote
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
@@ -42,7 +43,9 @@ HOUR_MS = 3_600_000
 MOST_LEGS = 100
 """Up to here a leg of a job is told from its trace's id."""
 MOST = 20
-DEFAULT_REPORT = "reports/nightly-{day}.md"
+FOLDER_VARIABLE = "EVERSTEP_REPORTS"
+"""Environment variable that names the folder reports go to."""
+DEFAULT_FOLDER, DEFAULT_REPORT = "reports", "nightly-{day}.md"
 OPERATOR = "default"
 """The owner whose evaluation may look at everybody's runs."""
 
@@ -55,7 +58,7 @@ class Night(TypedDict, total=False):
             slot there (`slot_field = "until"`).
         hours: How long that time is; 24 when omitted.
         most: How many runs are judged at most; 20 when omitted.
-        report: Where the report goes; `{day}` stands for the day.
+        report: The report's file in the folder of reports; `{day}` stands for the day.
         source: `record`, the default, or `langfuse` for the traces that Langfuse has, those of other programs, too;
             only for a job of the owner `default`.
         model: `provider:name` of a chat model that judges; `EVERSTEP_MODEL` when omitted, else the rule.
@@ -76,6 +79,7 @@ class Night(TypedDict, total=False):
 class NightState(Night, total=False):
     """What it knows on the way."""
 
+    owner: Required[str]
     since_ms: Required[int]
     until_ms: Required[int]
     cases: Required[list[dict[str, Any]]]
@@ -128,7 +132,24 @@ def choose(state: NightState) -> dict[str, Any]:
     else:
         find = partial(telling.choose, window=window, most=most, with_content=bool(state.get("content")))
         cases = store.read(find)
-    return {"since_ms": window.since, "until_ms": until, "cases": cases}
+    _place(state, job.owner)
+    return {"owner": job.owner, "since_ms": window.since, "until_ms": until, "cases": cases}
+
+
+def _place(state: Night, owner: str) -> Path:
+    """Where the report goes: within the folder of reports, each owner but the operator in one of their own.
+
+    Raises:
+        PayloadInvalid: It would be elsewhere.
+    """
+    name = Path(state.get("report", DEFAULT_REPORT))
+    if name.is_absolute() or ".." in name.parts or not name.name:
+        raise PayloadInvalid(
+            f"the report {str(name)!r} is not within the folder of reports",
+            next_step=f"give a name in it; {FOLDER_VARIABLE} of the worker says which folder that is",
+        )
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
+    return (folder if owner == OPERATOR else folder / f"owner-{quote(owner, safe='')}") / name
 
 
 def _of_langfuse(window: Window, most: int) -> list[dict[str, Any]]:
@@ -174,7 +195,7 @@ def write_report(state: NightState) -> dict[str, Any]:
     for case in cases:
         case["url"] = links.to(_trace(case))
     day = datetime.fromtimestamp((state["until_ms"] - 1) / 1000, UTC)
-    path = state.get("report", DEFAULT_REPORT).replace("{day}", f"{day:%Y-%m-%d}")
+    path = str(_place(state, state["owner"])).replace("{day}", f"{day:%Y-%m-%d}")
     since, until = rfc3339(state["since_ms"]), rfc3339(state["until_ms"])
     text = evaluation.report(cases, since=since or "", until=until or "")
     scores = [case["verdict"]["score"] for case in cases]

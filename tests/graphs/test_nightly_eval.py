@@ -35,7 +35,7 @@ HOUR_MS = 3_600_000
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports go here; no model, and no Langfuse unless a test says so."""
     monkeypatch.chdir(tmp_path)
-    for name in ("EVERSTEP_MODEL", "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY", "LANGFUSE_HOST"):
+    for name in ("EVERSTEP_MODEL", "EVERSTEP_REPORTS", "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY", "LANGFUSE_HOST"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -114,7 +114,9 @@ def test_only_runs_of_the_time_count(store: Store, clock: ManualClock) -> None:
 def test_an_owner_sees_their_own_runs(store: Store) -> None:
     """The evaluation of an owner looks at that owner's runs; that of the operator at everybody's, if asked."""
     hers, his = ran(store, fails="a", owner="anna"), ran(store, fails="b", owner="bert")
-    assert [row[1] for row in rows(evaluate(store, owner="anna"))] == [f"`{hers}`"]
+    of_anna = evaluate(store, owner="anna")
+    assert [row[1] for row in rows(of_anna)] == [f"`{hers}`"]
+    assert of_anna["report_file"].startswith("reports/owner-anna/")
     everybody = evaluate(store, everybody=True)
     assert {row[1] for row in rows(everybody)} == {f"`{hers}`", f"`{his}`"}
     for given in ({"everybody": True}, {"source": "langfuse"}):
@@ -246,11 +248,20 @@ def test_traces_of_langfuse_are_judged_if_asked_for(store: Store, langfuse: Lang
 
 @pytest.mark.parametrize(
     "given",
-    [{"until": "yesterday"}, {"until": "2027-01-01T00:00:00"}, {"hours": 0}, {"hours": 1e9}, {"most": 0}],
+    [
+        {"report": "/etc/report"},
+        {"report": "../report"},
+        {"report": ""},
+        {"until": "yesterday"},
+        {"until": "2027-01-01T00:00:00"},
+        {"hours": 0},
+        {"hours": 1e9},
+        {"most": 0},
+    ],
     ids=str,
 )
 def test_an_input_that_cannot_be_used_fails_the_job(store: Store, given: dict[str, Any]) -> None:
-    """A time without an offset, no hours, no runs."""
+    """A time without an offset, no hours, no runs, a report outside the folder of reports."""
     job, _ = store.enqueue("graph", given)
     work(store, nightly_eval.graph)
     job = store.job(job.public_id)
