@@ -16,6 +16,7 @@ from typing_extensions import is_typeddict
 
 from everstep.checkpoints import assistants, conversation_search, payload, thread_removal
 from everstep.checkpoints.assistants import Assistant, SortBy, Wanted
+from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.store import Store
 from everstep.errors import AssistantNotFound, RequestInvalid
 from everstep.graphs.loader import GraphCatalogue
@@ -25,6 +26,7 @@ from everstep.server import access
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph.body import Body, Order, Page, answer, page_headers, selected
 from everstep.server.langgraph.permitted import as_metadata
+from everstep.server.once import AskedOnce
 
 router = APIRouter(tags=["assistants"])
 
@@ -103,23 +105,28 @@ def make_system_assistants(store: Store, graphs: GraphCatalogue) -> None:
 
 
 @router.post("/assistants")
-async def create(body: NewAssistant, request: Request, served: ServedBy, caller: CalledBy) -> dict[str, Any]:
+async def create(body: NewAssistant, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce) -> Response:
     """Make an assistant."""
     served.graphs.require(body.graph_id)
     value: dict[str, Any] = {**body.model_dump(), "metadata": body.metadata or {}}
     await access.allow(request, "assistants", "create", value)
     payload.check_payload(value)
     given = {name: value[name] for name in ("config", "context", "metadata", "name", "description")}
-    operation = partial(
-        assistants.create,
-        graph=body.graph_id,
-        owner=caller.makes_for,
-        now=served.store.clock.now_ms(),
-        assistant_id=str(body.assistant_id) if body.assistant_id else None,
-        keep_existing=body.if_exists == "do_nothing",
-        **given,
-    )
-    return (await served.store.awrite(operation)).as_dict()
+    now = served.store.clock.now_ms()
+
+    def make(connection: Connection) -> Reply:
+        made = assistants.create(
+            connection,
+            body.graph_id,
+            owner=caller.makes_for,
+            now=now,
+            assistant_id=str(body.assistant_id) if body.assistant_id else None,
+            keep_existing=body.if_exists == "do_nothing",
+            **given,
+        )
+        return Reply(200, made.as_dict(), {"Content-Location": f"/assistants/{made.assistant_id}"})
+
+    return (await once.write(make)).response()
 
 
 @router.post("/assistants/search")
