@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,21 @@ def test_other_machines_are_not_let_in_unguarded(start: Start, folder: Path) -> 
         assert key not in json.dumps(listed)
         assert run("keys", "revoke", listed["id"][:13]).returncode == 0
         until(lambda: client.get("/info", headers={"x-api-key": key}).status_code == 401, "the revocation")
+
+
+def test_a_server_that_stops_cancels_nothing(start: Start, folder: Path, record: Store) -> None:
+    """Streams are cut when it stops, and their clients have not left: `on_disconnect: cancel` cancels no run."""
+    server = start("--no-worker")
+    asked = {"assistant_id": "agent", "input": {"n": 1}, "on_disconnect": "cancel"}
+    with server.client() as client, client.stream("POST", "/runs/stream", json=asked) as stream:
+        parts = stream.iter_raw()
+        until(record.jobs, "the run's job")
+        server.running.send_signal(signal.SIGTERM)
+        with suppress(httpx.TransportError):
+            assert b"event: end" not in b"".join(parts)
+    assert server.running.wait(PATIENCE) == 0
+    (job,) = record.jobs()
+    assert (job.status, job.cancel_requested_at) == ("pending", None)
 
 
 def test_answers_wait_for_no_acknowledgement() -> None:
