@@ -61,6 +61,7 @@ def told(cron: str, zone: str, after: str, count: int) -> list[str]:
         ("*/30 2 * * *", "2026-03-28T12:00+01:00", ["03-30 00:00", "03-30 00:30"]),  # it follows the time that passes
         # Berlin, 25 October: from 02:00 to 03:00 comes twice
         ("30 2 * * *", "2026-10-24T12:00+02:00", ["10-25 00:30", "10-26 01:30"]),  # in the first of the two
+        ("30 2 * * *", "2026-10-25T02:15+01:00", ["10-26 01:30"]),  # looked at from within the second, too
         ("30 * * * *", "2026-10-25T02:00+02:00", ["10-25 00:30", "10-25 01:30"]),  # in both
         ("0 3 * * *", "2026-10-24T12:00+02:00", ["10-25 02:00", "10-26 02:00"]),
     ],
