@@ -50,6 +50,8 @@ _ERRORS = {
     422: "A field or parameter is unknown, missing or cannot be honoured; `detail` names it.",
     503: "The record cannot be reached; nothing was done.",
 }
+_FILTERS = frozenset({"job", "parent"})
+"""Parameters that name a job, which may not be there."""
 _REF = {"$ref": "#/components/schemas/ErrorShown"}
 
 
@@ -115,7 +117,7 @@ def _statuses(operation: dict[str, Any], method: str, path: str, *, is_open: boo
         found += [422]
     if has_body:
         found += [400, 413]
-    if has_body or names_things:
+    if has_body or names_things or _FILTERS.intersection(one["name"] for one in operation.get("parameters", ())):
         found += [404]
     if method != "GET":
         found += [409, 503]

@@ -5,6 +5,7 @@ No answer shows a stack trace or the text of an error that is not in the catalog
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -77,9 +78,16 @@ def status_of(error: EverstepError) -> int:
     return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
 
 
+class _Told(JSONResponse):
+    """JSON with escapes, as what is told may quote half a character that the request had."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode()
+
+
 def answer(status: int, detail: str, **more: Any) -> JSONResponse:
     """An error's answer."""
-    return JSONResponse({"detail": detail, **more}, status_code=status)
+    return _Told({"detail": detail, **more}, status_code=status)
 
 
 def refusal(error: EverstepError | HTTPException) -> JSONResponse:
@@ -92,7 +100,7 @@ def refusal(error: EverstepError | HTTPException) -> JSONResponse:
     if status >= 500:
         logger.error("%s", error, exc_info=error)
     told = error.as_dict()
-    response = answer(status, told.pop("message"), **told)
+    response = _Told({"detail": told.pop("message"), **told}, status_code=status)  # an id may be named status
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

@@ -43,6 +43,10 @@ class Wire:
         if length.isdecimal() and (len(length) > 18 or int(length) > self._most_body_bytes):
             await failures.answer(413, TOO_LARGE)(scope, receive, send)
             return
+        if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):  # PostgreSQL can look for no such text
+            refused = failures.answer(422, "the address holds a NUL character", code="request_invalid")
+            await refused(scope, receive, send)
+            return
         if not scope["path"].removeprefix(prefix).startswith(_RAW):
             others = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
             scope = {**scope, "headers": [*others, (b"content-type", b"application/json")]}

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AwareDatetime
 from sqlalchemy import Connection
 
 from everstep.checkpoints import assistants, crons, schedules
@@ -25,6 +24,7 @@ from everstep.server.langgraph.body import Body, Order, Page, page_headers, sele
 from everstep.server.langgraph.permitted import as_metadata, found_thread
 from everstep.server.langgraph.run_requests import ConfigBody, Nodes, RunCreate, StreamMode
 from everstep.server.once import AskedOnce, Once
+from everstep.server.texts import Instant, Text
 
 router = APIRouter(tags=["crons"])
 
@@ -70,10 +70,10 @@ class RunFields(Body):
 class CronOnThread(RunFields):
     """A cron to make, whose runs are on one thread."""
 
-    assistant_id: str
+    assistant_id: Text
     schedule: str
     timezone: str | None = None
-    end_time: AwareDatetime | None = None
+    end_time: Instant | None = None
     enabled: bool | None = None
 
 
@@ -88,7 +88,7 @@ class CronChange(RunFields):
 
     schedule: str | None = None
     timezone: str | None = None
-    end_time: AwareDatetime | None = None
+    end_time: Instant | None = None
     enabled: bool | None = None
     on_run_completed: Literal["delete", "keep"] | None = None
 
@@ -96,7 +96,7 @@ class CronChange(RunFields):
 class CronFilter(Body):
     """Which crons are looked for."""
 
-    assistant_id: str | None = None
+    assistant_id: Text | None = None
     thread_id: str | None = None
     enabled: bool | None = None
     metadata: dict[str, Any] | None = None

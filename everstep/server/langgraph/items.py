@@ -87,6 +87,8 @@ async def put(body: ItemPut, request: Request, served: ServedBy, caller: CalledB
         await items.aput(_checked(asked["namespace"]), asked["key"], asked["value"], index=body.index, ttl=ttl)
     except InvalidNamespaceError as error:
         raise RequestInvalid(f"namespace: {error}", field="namespace") from error
+    except TypeError as error:  # a number of more than 64 bits
+        raise RequestInvalid(f"value: {error}", field="value") from error
 
 
 @router.get("/items")

@@ -18,6 +18,7 @@ from everstep.checkpoints import payload
 from everstep.checkpoints.assistants import Assistant, laid_over
 from everstep.checkpoints.runs import RunRequest
 from everstep.errors import RequestInvalid
+from everstep.server.texts import Text
 
 StreamMode = Literal[
     "values", "updates", "messages", "messages-tuple", "custom", "events", "debug", "tasks", "checkpoints", "tools"
@@ -75,7 +76,7 @@ class RunCreate(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    assistant_id: str
+    assistant_id: Text
     input: Any = None
     command: CommandBody | None = None
     config: ConfigBody | None = None

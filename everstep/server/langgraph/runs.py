@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 from starlette.responses import JSONResponse
 
 from everstep.checkpoints import assistants, conversations, runs
-from everstep.checkpoints.thread import Thread
 from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.runs import Run, RunRequest
+from everstep.checkpoints.thread import Thread
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import RequestInvalid, RunNotFound, ThreadNotFound
 from everstep.runtime.addresses import Guard
@@ -307,7 +307,7 @@ async def list_runs(
     served: ServedBy,
     caller: CalledBy,
     limit: Annotated[int, Query(ge=1, le=1000)] = 10,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, lt=2**31)] = 0,
     status: Status | None = None,
     select: Annotated[list[str] | None, Query()] = None,
 ) -> list[dict[str, Any]]:
@@ -445,7 +445,12 @@ class CancelMany(BaseModel):
 Action = Literal["interrupt", "rollback"]
 
 
-@router.post("/threads/{thread_id}/runs/{run_id}/cancel", status_code=202)
+@router.post(
+    "/threads/{thread_id}/runs/{run_id}/cancel",
+    status_code=202,
+    response_class=Response,
+    responses={204: {"description": "It is over."}},
+)
 async def cancel_run(
     thread_id: str,
     run_id: str,

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import Field, model_validator
 from sqlalchemy import Connection
 
 from everstep.checkpoints import dead_letters, jobs, retention, views
@@ -20,9 +20,9 @@ from everstep.errors import ConfirmationNeeded, EverstepError, JobStateConflict
 from everstep.server.context import CalledBy, Caller, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import Body, Cursor, Limit, Moment, shows
-from everstep.server.native.shown import LetterEvidence, LetterList, PurgeList, RedriveList
+from everstep.server.native.shown import ErrorShown, LetterEvidence, LetterList, PurgeList, RedriveList
 from everstep.server.once import AskedOnce
-from everstep.server.texts import Text
+from everstep.server.texts import Instant, Text
 
 router = APIRouter(prefix="/everstep/dead-letters", tags=["dead letters"])
 MOST_AT_ONCE = 1000
@@ -40,9 +40,9 @@ class Chosen(Body):
     all: bool = Field(False, description="All that `graph`, `code` and the times leave, a thousand at once.")
     graph: Text | None = Field(None, description="Of this graph.")
     code: Text | None = Field(None, description="With this error: its code or its type.")
-    since: AwareDatetime | None = Field(None, description="Failed at this moment or later.")
-    until: AwareDatetime | None = Field(None, description="Failed at this moment or earlier.")
-    confirm: int | None = Field(None, ge=1, description="How many they are.")
+    since: Instant | None = Field(None, description="Failed at this moment or later.")
+    until: Instant | None = Field(None, description="Failed at this moment or earlier.")
+    confirm: int | None = Field(None, ge=1, lt=2**31, description="How many they are.")
 
     @model_validator(mode="after")
     def _either(self) -> Chosen:
@@ -86,7 +86,10 @@ async def list_letters(
     return seen.answer({"dead_letters": [views.letter(job) for job in found[:limit]], "next_cursor": following})
 
 
-@router.get("/{job_id}", responses=shows(LetterEvidence, "All that is known of it."))
+@router.get(
+    "/{job_id}",
+    responses={**shows(LetterEvidence, "All that is known of it."), **shows(ErrorShown, "It has not failed.", 409)},
+)
 async def get_letter(job_id: str, served: ServedBy, caller: CalledBy) -> Response:
     """Show a dead letter: the exceptions, the last steps, effects, reviews, evidence, traces, and what to do next."""
     job = await served.store.aread(lambda connection: _failed(seen.job(connection, caller, job_id)))

@@ -9,6 +9,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from everstep.checkpoints import answers, job_pages, payload, reviews, views
+from everstep.checkpoints.json_filters import check_storable
 from everstep.checkpoints.replies import Reply
 from everstep.errors import ReviewChanged
 from everstep.server.context import CalledBy, ServedBy
@@ -90,6 +91,7 @@ async def answer_review(
     value = body.value if "value" in body.model_fields_set else answers.MISSING
     if value is not answers.MISSING:
         payload.check_payload(value)
+        check_storable(value, "value")
 
     def write(connection: Connection) -> Reply:
         review, _ = seen.review(connection, caller, review_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from everstep.checkpoints import cron, jobs, schedule_view, slots
@@ -21,7 +21,7 @@ from everstep.server.native import seen
 from everstep.server.native.seen import Body, Limit, shows
 from everstep.server.native.shown import Moment
 from everstep.server.once import AskedOnce
-from everstep.server.texts import Text
+from everstep.server.texts import Instant, Text
 
 router = APIRouter(prefix="/everstep/schedules", tags=["schedules"])
 Outcome = Literal["fired", "resumed", "skipped", "missed", "failed"]
@@ -104,7 +104,7 @@ class ScheduleCreate(Body):
     input: Any = Field(default_factory=dict[str, Any], description="What the graph starts with.")
     missed: Missed = Field("latest", description="Of slots at which nobody was there: run none, the latest, or all.")
     jitter: int = Field(0, ge=0, le=MOST_JITTER_S, description="Begin up to so many seconds after it.")
-    end: AwareDatetime | None = Field(None, description="No slots after this.")
+    end: Instant | None = Field(None, description="No slots after this.")
     priority: int = Field(jobs.DEFAULT_PRIORITY, ge=0, le=10, description="Of its jobs; 10 is the most urgent.")
     max_attempts: int = Field(jobs.DEFAULT_MAX_ATTEMPTS, ge=1, le=1000, description="Of its jobs.")
     workflow_version: Text = Field("1", max_length=200, description="Of its jobs.")

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Query
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 from starlette.responses import Response
 
@@ -16,13 +16,14 @@ from everstep.checkpoints.job import Job
 from everstep.checkpoints.reviews import Review
 from everstep.errors import JobNotFound, ReviewNotFound
 from everstep.server.context import Caller
+from everstep.server.texts import Instant
 
 MOST_IN_A_PAGE = 500
 Limit = Annotated[int, Query(ge=1, le=MOST_IN_A_PAGE, description="At most so many.")]
 Cursor = Annotated[
     str | None, Query(pattern=r"^[0-9]{1,18}(-[0-9]{1,18})?$", description="`next_cursor` of the page before.")
 ]
-Moment = Annotated[AwareDatetime | None, Query(description="RFC 3339, with `Z` or an offset.")]
+Moment = Annotated[Instant | None, Query(description="RFC 3339, with `Z` or an offset.")]
 
 
 class Body(BaseModel):
