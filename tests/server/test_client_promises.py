@@ -1,4 +1,4 @@
-"""What clients may rely on when things go wrong: connections that break, workers that freeze, answers that come twice."""
+"""What clients may rely on when connections break, workers freeze, and answers or requests come twice."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_request_sent_fifty_times_starts_one_run(served: str) -> None:
 
 
 def test_a_stream_that_is_cut_at_every_frame_misses_nothing(served: str) -> None:
-    """A client whose connection breaks after every event, or within one, sees each event once, while the run goes on."""
+    """A client whose connection breaks after every event, or within one, sees each event once."""
     whole: dict[bool, list[StreamPart]] = {}
     client = get_sync_client(url=served)
     for within in (False, True):
