@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -115,12 +117,16 @@ def starting(folder: Path) -> Generator[Start]:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            stack.callback(running.wait)
             stack.callback(running.kill)
             assert running.stdout is not None
             stack.enter_context(running.stdout)
             line = running.stdout.readline()
-            assert line, "the server did not start"
+            assert line, f"the server did not start: {running.wait(PATIENCE)}"
+            reader = threading.Thread(target=deque, args=(running.stdout, 0), daemon=True)
+            reader.start()  # a worker whose lines nobody reads stands still when the pipe is full
+            stack.callback(reader.join)
+            stack.callback(running.wait)
+            stack.callback(running.kill)
             return Process(json.loads(line), running)
 
         yield begin
