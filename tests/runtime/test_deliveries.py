@@ -172,6 +172,8 @@ def test_what_is_not_taken_is_sent_again(store: Store, clock: ManualClock, statu
             assert least <= message.next_try_at - clock.now_ms() <= most
             clock.advance(message.next_try_at - clock.now_ms() - 1)
             assert sender.send_due() == 0
+            take = {"holder": "other", "now": clock.now_ms(), "lease_ms": 1, "limit": 1}
+            assert store.write(lambda c, take=take: deliveries.take(c, **take)).result() == []
             clock.advance(1)
         assert sender.send_due() == 1
         assert receiver.followed == 0, "a redirect was followed"
