@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everstep.cli.address import METRICS_VARIABLE, Address
 from everstep.cli.confirm import require_consent, yes_option
 from everstep.cli.options import config_option, json_option, log_options, opened, read_input, store_option
 from everstep.cli.schedule_views import print_schedule, print_slot, schedule_view, slot_view
@@ -276,12 +277,27 @@ def history(name: str, limit: int, store_url: str, as_json: bool) -> None:
 
 @schedules.command()
 @click.option("--once", is_flag=True, help="Handle what is due now, and end.")
+@click.option(
+    "--metrics",
+    "metrics_at",
+    type=Address(),
+    metavar="[HOST:]PORT",
+    envvar=METRICS_VARIABLE,
+    show_envvar=True,
+    help="Serve metrics for Prometheus there.",
+)
 @config_option
 @store_option
 @log_options
 @json_option
 def run(
-    once: bool, config_path: Path, store_url: str, log_format: str | None, log_level: str | None, as_json: bool
+    once: bool,
+    metrics_at: tuple[str, int] | None,
+    config_path: Path,
+    store_url: str,
+    log_format: str | None,
+    log_level: str | None,
+    as_json: bool,
 ) -> None:
     """Fire schedules until stopped, in a process that runs no jobs; a worker does it beside its jobs.
 
@@ -303,7 +319,7 @@ def run(
     logs.configure(fields=policies.logs.fields, default_level="info")
     with opened(store_url, create=True) as store:
         store.write(database.require_writable).result()
-        measures = measuring.begin(store)
+        measures = measuring.begin(store, serve=None if once else metrics_at)
         scheduler = Scheduler(store, policies, measures=measures)
         scheduler.take_over(config_path)
         try:
@@ -315,16 +331,17 @@ def run(
                     for view in views:
                         print_slot(view)
                 return
+            stopping = _signalled()
             scheduler.start()
             click.echo(f"scheduler on {store.database.label}", err=True)
-            _wait_for_signal()
+            stopping.wait()
             scheduler.stop()
         finally:
             measures.close()
 
 
-def _wait_for_signal() -> None:
-    """Until SIGTERM or SIGINT comes."""
+def _signalled() -> threading.Event:
+    """What is set by SIGTERM or SIGINT from now on."""
     stopping = threading.Event()
 
     def stop(_number: int, _frame: object) -> None:
@@ -332,4 +349,4 @@ def _wait_for_signal() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    stopping.wait()
+    return stopping

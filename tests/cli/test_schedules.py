@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+
 import pytest
 
 from everstep.checkpoints import schedules
 from everstep.checkpoints.store import Store
-from tests.cli.folder import TIME, Folder, is_refused
+from tests.cli.folder import COMMAND, PATIENCE_S, TIME, Folder, environment, is_refused
+from tests.support.waiting import until
 
 ADD = ("--graph", "count", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin", "--overlap", "skip")
 INPUT = ("--input", '{"log": []}')
@@ -67,6 +71,26 @@ def test_a_worker_runs_what_is_due(folder: Folder) -> None:
         worker.until(lambda events: any(event["event"] == "done" for event in events))
     fired = [one for one in folder.run("schedules", "history", "nightly", "--json").value if one["outcome"] == "fired"]
     assert fired[-1]["job"] in {job["id"] for job in folder.run("jobs", "--json").value if job["status"] == "done"}
+
+
+def test_a_process_of_its_own_fires_until_it_is_stopped(folder: Folder) -> None:
+    """`schedules run` fires what becomes due while it runs, and ends in good order at SIGTERM; it runs no job."""
+    folder.run("schedules", "add", "nightly", *ADD, "--cron", "* * * * *", *INPUT)
+    command = [*COMMAND, "schedules", "run"]
+    with (
+        subprocess.Popen(command, cwd=folder.path, env=environment(), stderr=subprocess.PIPE, text=True) as running,
+        Store.open(folder.url) as store,
+    ):
+        try:
+            is_due(folder)
+            until(store.jobs, "the job of the schedule")
+            running.send_signal(signal.SIGTERM)
+            told = running.communicate(timeout=PATIENCE_S)[1]
+        finally:
+            running.kill()
+        assert running.returncode == 0
+        assert "fired as job" in told
+        assert [job.status for job in store.jobs()][-1] == "pending"
 
 
 def test_due_slots_are_handled_once_by_hand(folder: Folder) -> None:
