@@ -61,18 +61,6 @@ def verify(
         _verify_hmac(signature, secrets, headers, body, now_ms)
 
 
-def require_secrets(name: str, trigger: OverHttp, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse a trigger whose secret is not there.
-
-    Raises:
-        TriggerUnusable: It is not in the environment.
-    """
-    if isinstance(trigger, GithubTrigger):
-        _secrets(name, trigger.secret_env, environment)
-    elif trigger.signature is not None:
-        _secrets(name, trigger.signature.secret_env, environment)
-
-
 def _secrets(name: str, variable: str, environment: Mapping[str, str]) -> list[str]:
     secrets = [line for line in environment.get(variable, "").splitlines() if line.strip()]
     if not secrets:
