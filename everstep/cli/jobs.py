@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,27 +51,19 @@ def jobs(status: str | None, limit: int, store_url: str, as_json: bool) -> None:
         state = f" in state {status}" if status else ""
         click.echo(f"no jobs{state} in {store.database.label}; add one with: everstep submit", err=True)
         return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    click.echo("\n".join(_table(found)))  # by hand: rich takes four times as long for a thousand rows as all the rest
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("id", "graph", "status", "step", "attempts", "priority", "updated"):
-        table.add_column(column, no_wrap=column in ("id", "status"))
+
+def _table(found: Sequence[Job]) -> list[str]:
+    rows = [["id", "graph", "status", "step", "attempts", "priority", "updated"]]
     for job in found:
-        table.add_row(
-            job.public_id,
-            escape(text(job.graph)),
-            f"[{STATUS_COLOURS[job.status]}]{job.status}[/]",
-            str(job.step),
-            str(job.attempts),
-            str(job.priority),
-            rfc3339(job.updated_at),
-        )
-    console = Console(width=None if Console().is_terminal else 160)
-    with console.capture() as drawn:
-        console.print(table)
-    click.echo(drawn.get(), nl=False)
+        numbers = [str(number) for number in (job.step, job.attempts, job.priority)]
+        rows.append([job.public_id, text(job.graph, 40), job.status, *numbers, str(rfc3339(job.updated_at))])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    for row, job in zip(padded[1:], found, strict=True):
+        row[2] = click.style(row[2], fg=STATUS_COLOURS[job.status])
+    return [click.style("  ".join(padded[0]), bold=True), *("  ".join(row).rstrip() for row in padded[1:])]
 
 
 @click.command()
