@@ -3,10 +3,14 @@
 A stream without `since` begins with the run that is under way, or with the last one: a client that starts a run, and
 then opens its streams, misses nothing of a short one. If nothing is under way it waits a moment first, since clients
 that go on with a thread open a stream and start a run at once, and take the end of the run before for that of theirs.
+
+A stream of nothing but lifecycle and input tells of a pause or a failure a little later than the others: the Python
+client watches one beside those that it reads, and stops reading them when the watched one tells of such an end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator
@@ -30,6 +34,8 @@ logger = logging.getLogger("everstep.server")
 router = APIRouter(tags=["threads"])
 
 MOMENT_S = 1.0
+BEHIND_S = 0.2
+_CONTROL = frozenset({"lifecycle", "input"})
 NO_WEBSOCKET = "WebSocket is not supported: the thread's events are streamed as server-sent events"
 _LOOK_FOR_THREAD_S = 4.0
 
@@ -71,7 +77,10 @@ async def _frames(
         async for page in thread_events.pages(served, watch, thread_id, after):
             await _name_graphs(served, translation, page)
             for row in page:
-                if told := _told(translation, row, wanted):
+                told = _told(translation, row, wanted)
+                if told:
+                    if _CONTROL.issuperset(wanted.channels) and _cuts(row):
+                        await asyncio.sleep(BEHIND_S)
                     yield told
             if not page:
                 yield thread_events.HEARTBEAT
@@ -118,6 +127,11 @@ def _told(translation: Translation, row: Event, wanted: EventsWanted) -> bytes:
         for event in translation.of(row)
         if event.number > since and wanted.takes(event)
     )
+
+
+def _cuts(row: Event) -> bool:
+    """Whether a run paused or failed here."""
+    return row.method == events.END and row.data != {"status": "success"}
 
 
 def _sees(connection: Connection, caller: Caller, filters: access.Filters, thread_id: str) -> bool:
