@@ -105,6 +105,9 @@ def test_what_is_not_wanted_starts_nothing(store: Store) -> None:
     """An event that the filter does not want is stored, and makes no job."""
     event = take(store, order(kind="refunded"))
     assert (event.state, event.job, store.jobs()) == ("filtered", None, [])
+    mended = Triggers(store, policies(orders={"source": "http"}))
+    assert run(mended.handle(event)).state == "filtered", "what was handled is handled anew by a replay alone"
+    assert store.jobs() == []
 
 
 @pytest.mark.both_databases
