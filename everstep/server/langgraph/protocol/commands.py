@@ -7,7 +7,7 @@ to subscribe to by a command. Interrupts are named by their ids alone; the names
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from fastapi import APIRouter, Request
@@ -27,7 +27,7 @@ from everstep.server.langgraph.protocol.requests import Command
 from everstep.server.langgraph.protocol.translation import row_of, through
 from everstep.server.langgraph.run_requests import RunCreate
 from everstep.server.langgraph.runs import RunContext
-from everstep.server.once import AskedOnce, Once
+from everstep.server.once import REPLAYED, AskedOnce, Once
 
 router = APIRouter(tags=["threads"])
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -47,7 +47,7 @@ async def command(
         asked = _parsed(Command, await _body(request))
         command_id = asked.id
         context = _Context(RunContext(request, served, caller), once, thread_id.lower(), asked)
-        return JSONResponse(await context.answer())
+        return JSONResponse(await context.answer(), headers=context.headers)
     except Exception as error:  # whatever it is, the protocol has a form for it
         return JSONResponse(refusal(command_id, error))
 
@@ -77,6 +77,7 @@ class _Context:
     once: Once
     thread_id: str
     command: Command
+    headers: dict[str, str] = field(default_factory=dict[str, str])
 
     async def answer(self) -> dict[str, Any]:
         known = _METHODS.get(self.command.method)
@@ -92,7 +93,9 @@ class _Context:
         def recorded(connection: Connection, thread_id: str, request: RunRequest) -> RunRequest:
             return replace(as_stands(connection, request), stream_mode=RECORDED)
 
-        run, _ = await self.runs.start(body, self.once, self.thread_id, as_stands=recorded)
+        run, answered = await self.runs.start(body, self.once, self.thread_id, as_stands=recorded)
+        if answered.replayed:
+            self.headers[REPLAYED] = "true"
         return {"run_id": run.run_id}, await self.runs.served.store.aread(lambda c: _before(c, run))
 
     async def thread(self, action: str = "read") -> Any:
