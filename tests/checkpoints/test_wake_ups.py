@@ -85,6 +85,36 @@ def rung(raw: socket.socket) -> int:
 # ---- who hears
 
 
+def test_who_begins_to_listen_is_woken_though_nobody_did_before(record: Path) -> None:
+    """That nobody listens is remembered only as long as the folder of sockets stays as it was."""
+    bell, ear = WakeUps(record), Ear(record)
+    with Ear(record).open():
+        pass  # the folder is there
+    os.utime(wake_ups.folder(), ns=(0, 0))
+    for _ in range(2):
+        bell.ring()
+    with ear.open():
+        bell.ring()
+        assert ear.hears()
+    bell.close()
+
+
+def test_ringing_for_nobody_looks_at_no_folder(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most commits tell of what nobody waits for; they cost one look at when the folder changed."""
+    bell = WakeUps(record)
+    with Ear(record).open():
+        os.utime(wake_ups.folder(), ns=(0, 0))
+        bell.ring("everstep_pauses")
+
+        def listed(_folder: Any) -> list[str]:
+            raise AssertionError("the folder was listed again")
+
+        monkeypatch.setattr(wake_ups.os, "listdir", listed)
+        bell.ring("everstep_pauses")
+        monkeypatch.undo()
+    bell.close()
+
+
 def test_everybody_who_listens_hears(record: Path) -> None:
     """One ring wakes all listeners of the record, and nobody else's."""
     other = record.with_name("other.db")

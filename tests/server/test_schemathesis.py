@@ -1,4 +1,4 @@
-"""The description of the interface is true: schemathesis tries every path of the real application with what it allows."""
+"""The description of the interface is true: schemathesis tries every path of the application with what it allows."""
 
 from __future__ import annotations
 
