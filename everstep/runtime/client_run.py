@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.constants import END
 from langgraph.pregel import Pregel
 
 from everstep.checkpoints import runs
@@ -80,9 +81,11 @@ class ClientRun:
     async def starts_at(self, graph: Graph, config: RunnableConfig) -> RunnableConfig:
         """The config of the first feeding: an input may be fed to an earlier checkpoint.
 
-        Without an input the thread is forked there now, and goes on from the fork.
+        Without an input the thread is forked there now, and goes on from the fork; one that is to end where it is ends.
         """
         place = {} if self._job.input_applied else self.options.forks_at()
+        if not self._job.input_applied and self.options.resolves:
+            await graph.aupdate_state(config, None, as_node=END)
         if not place:
             return config
         there: RunnableConfig = {**config, "configurable": {**config.get("configurable", {}), **place}}
@@ -121,6 +124,8 @@ class ClientRun:
         interrupts: dict[str, list[Any]] = json_ready(where.interrupts)
         if interrupts and isinstance(values, dict):
             values["__interrupt__"] = [one for asked in interrupts.values() for one in asked]
+        if self._events is not None:
+            self._events.end_with(values)
         told: dict[str, Any] = {"values_json": values, "state_json": json_ready(where.state)}
         told["interrupts_json"] = interrupts
         self.told = {name: json.dumps(value) for name, value in told.items()}

@@ -31,10 +31,12 @@ from langgraph.types import Command, Interrupt, Send, StateSnapshot
 
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Question, Review
-from everstep.checkpoints.saver import StepSaver
+from everstep.checkpoints.saver import RESUME, StepSaver
 from everstep.errors import GraphChanged
 from everstep.runtime.results import json_ready
 
+NULL_TASK_ID = "00000000-0000-0000-0000-000000000000"
+"""The task under which LangGraph stores what a command writes."""
 _NEXT_NODE = "branch:to:"
 
 
@@ -110,6 +112,8 @@ async def standing(
     answers, questions, blocked = _interrupts(snapshot, reviews, used)
     asks = {task.id: task.interrupts for task in snapshot.tasks if task.interrupts}
     now: dict[str, Any] = {"values": _output(graph, snapshot.values), "state": snapshot.values, "interrupts": asks}
+    if command is not None and not has_run and await _is_steered(saver, config):
+        return Standing("runnable", input=Command(resume=answers) if answers else None, checkpoint_id=checkpoint_id)
     if questions and not answers and (has_run or blocked >= len(snapshot.next)):
         return Standing("paused", questions=questions, checkpoint_id=checkpoint_id, **now)
     if not answers and not questions and snapshot.next:
@@ -125,6 +129,14 @@ async def standing(
 def _ends(command: Mapping[str, Any]) -> bool:
     """Whether it says that the thread is over, as chat pages mark one as resolved; LangGraph goes nowhere then."""
     return not command.get("update") and command.get("goto") in (END, [END])
+
+
+async def _is_steered(saver: StepSaver, config: RunnableConfig) -> bool:
+    """Whether a command is stored with the newest checkpoint that no step has followed yet."""
+    saved = await saver.aget_tuple(config)
+    return saved is not None and any(
+        task_id == NULL_TASK_ID and channel != RESUME for task_id, channel, _ in saved.pending_writes or ()
+    )
 
 
 def as_command(command: Mapping[str, Any], answers: Mapping[str, Any]) -> Command[Any]:

@@ -59,6 +59,15 @@ class RunOptions:
             own |= {"graph_id": job.graph, "assistant_id": self.assistant_id}
         return own
 
+    @property
+    def resolves(self) -> bool:
+        """Whether the command is that the graph ends where it is (`goto: "__end__"`), whatever waits there.
+
+        LangGraph itself takes no step to its end, and asks again what was asked.
+        """
+        command = self.command or {}
+        return command.get("goto") in ("__end__", ["__end__"]) and not command.get("update")
+
     def stops(self) -> dict[str, Any]:
         """The graph's attributes that say where it pauses, as far as the run says otherwise."""
         given = {"interrupt_before_nodes": self.interrupt_before, "interrupt_after_nodes": self.interrupt_after}

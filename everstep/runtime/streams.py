@@ -82,10 +82,11 @@ class EventWriter:
         self._subgraphs = subgraphs
         self._tokens: dict[tuple[str, str], tuple[BaseMessageChunk, Mapping[str, Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._values: str | None = None
 
     def emit(self, namespace: tuple[str, ...], mode: str, chunk: Any) -> None:
         """Tell of one chunk, on the event loop."""
-        if namespace and not self._subgraphs and mode != "messages":
+        if namespace and not self._subgraphs:
             return
         place = events.SEPARATOR.join(namespace)
         if mode == "checkpoints" and events.CHECKPOINT_IDS in self._modes:
@@ -97,7 +98,15 @@ class EventWriter:
             self._message(place, chunk)
             return
         self.flush()
-        self._write([Emitted(mode, _text(_placed(mode, chunk)), place)])
+        text = _text(_placed(mode, chunk))
+        if mode == "values" and not namespace:
+            self._values = text
+        self._write([Emitted(mode, text, place)])
+
+    def end_with(self, values: Any) -> None:
+        """The graph came to this: it is told, if it was not; a leg before may have been killed on its way to it."""
+        if "values" in self._modes and (text := _text(values)) != self._values:
+            self._write([Emitted("values", text)])
 
     def flush(self) -> None:
         """Write the tokens that are held."""

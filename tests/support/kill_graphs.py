@@ -11,6 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
+from everstep import current_job
 from tests.support.accepted import Talk
 from tests.support.jobs import chain
 from tests.support.outside import act, act_async, act_blindly, note
@@ -270,6 +271,30 @@ def verified() -> Any:
     return chain(node("begin"), node("end"), schema=Talk)
 
 
+def chatting() -> Any:
+    """A conversation over several runs: each acts, asks, and acts on the answer, by lines of its own job."""
+    builder = StateGraph(State)
+
+    def begin(state: State) -> State:
+        turn = state.get("count", 0) + 1
+        return {"count": turn, "log": [act(state["world"], f"begin {turn} {current_job()}")]}
+
+    def ask(state: State) -> State:
+        turn = state["count"]
+        prepared = act(state["world"], f"prepare {turn} {current_job()}")
+        said = interrupt({"question": f"turn {turn}"})
+        return {"log": [prepared, f"said {said}"]}
+
+    def finish(state: State) -> State:
+        return {"log": [act(state["world"], f"finish {state['count']} {current_job()}")]}
+
+    for name, node in (("begin", begin), ("ask", ask), ("finish", finish)):
+        builder.add_node(name, node)
+    for before, after in (("__start__", "begin"), ("begin", "ask"), ("ask", "finish"), ("finish", END)):
+        builder.add_edge(before, after)
+    return builder.compile()
+
+
 SHAPES: dict[str, Any] = {
     "linear": linear,
     "looping": looping,
@@ -283,4 +308,4 @@ SHAPES: dict[str, Any] = {
     "stopping": stopping,
     "blind": blind,
 }
-GRAPHS: dict[str, Any] = {**SHAPES, "verified": verified}
+GRAPHS: dict[str, Any] = {**SHAPES, "verified": verified, "chatting": chatting}
