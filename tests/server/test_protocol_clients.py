@@ -111,9 +111,13 @@ def test_a_stream_that_breaks_goes_on_at_another_server(tmp_path: Path) -> None:
         assert seen == whole
         return seen
 
-    with fresh(tmp_path) as store, Store.open(store.url) as other:
-        with live(store, catalogue()) as here, live(other, catalogue(), work=False) as there:
-            events = _within_bounds(work(here, there))
+    with (
+        fresh(tmp_path) as store,
+        Store.open(store.url) as other,
+        live(store, catalogue()) as here,
+        live(other, catalogue(), work=False) as there,
+    ):
+        events = _within_bounds(work(here, there))
     assert [event["params"]["data"] for event in events if event["method"] == "updates"] == [{"a": {"log": ["a"]}}]
 
 

@@ -274,7 +274,9 @@ async def wait_for_new_stateless_run(
     return await _wait_for_new(RunContext(request, served, caller), body, once, None, prefer)
 
 
-async def _wait_for_new(context: RunContext, body: RunCreate, once: Once, thread_id: str | None, prefer: str) -> Response:
+async def _wait_for_new(
+    context: RunContext, body: RunCreate, once: Once, thread_id: str | None, prefer: str
+) -> Response:
     run, answered = await context.start(body, once, thread_id, "/join")
     leave = context.leave(run, body.on_disconnect == "cancel")
     seconds = _seconds(prefer)
