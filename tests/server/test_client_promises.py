@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from langgraph_sdk import get_sync_client
+from langgraph_sdk.errors import NotFoundError
 from langgraph_sdk.schema import StreamPart
 from sqlalchemy import select
 
@@ -112,6 +113,20 @@ def test_a_request_sent_fifty_times_starts_one_run(served: str) -> None:
     assert [run["run_id"] for run in client.runs.list(thread, limit=100)] == [answers[0].json()["run_id"]]
     other = httpx.post(f"{served}/threads/{thread}/runs", json={**body, "input": None}, headers=headers)
     assert other.status_code == 409
+
+
+def test_a_thread_is_deleted_with_what_runs_on_it(served: str) -> None:
+    """Deleting a thread cancels the run under way on it and those that wait, and then nothing of it is left."""
+    client = get_sync_client(url=served)
+    thread = client.threads.create()["thread_id"]
+    stream = client.runs.stream(thread, "endless", input=INPUT, stream_mode="updates")
+    assert names([next(stream), next(stream)]) == ["metadata", "a"]
+    waiting = client.runs.create(thread, "steps", input=INPUT)["run_id"]
+    client.threads.delete(thread)
+    with pytest.raises(NotFoundError):
+        client.threads.get(thread)
+    with pytest.raises(NotFoundError):
+        client.runs.get(thread, waiting)
 
 
 def test_a_stream_that_is_cut_at_every_frame_misses_nothing(served: str) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from everstep.checkpoints import conversation_search, conversations, payload, thread_removal
+from everstep.checkpoints import conversation_search, conversations, payload, runs, thread_removal
 from everstep.checkpoints.conversation_search import SortBy, Wanted
 from everstep.checkpoints.conversations import KEEP
 from everstep.checkpoints.replies import Reply
@@ -25,9 +25,11 @@ from everstep.clock import rfc3339, uuid7
 from everstep.errors import RequestInvalid, ThreadNotFound
 from everstep.server import access
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
+from everstep.server.langgraph import following
 from everstep.server.langgraph.body import Body, Order, Page, page_headers, selected
 from everstep.server.langgraph.extracts import MOST_PATHS, extract, parsed
 from everstep.server.langgraph.permitted import as_metadata, found_thread
+from everstep.server.langgraph.runs import LONGEST_CANCEL_S, RunContext
 from everstep.server.langgraph.thread_states import note_state, opened
 from everstep.server.once import AskedOnce
 
@@ -255,8 +257,15 @@ async def change(
 
 @router.delete("/{thread_id}", status_code=204)
 async def remove(thread_id: str, request: Request, served: ServedBy, caller: CalledBy) -> None:
-    """Delete a thread with its runs, checkpoints and events, unless a run of it is in flight."""
-    await _remove(served, caller, [await found_thread(request, served, caller, thread_id, "delete")])
+    """Delete a thread with its runs, checkpoints and events. Runs in flight are cancelled, and their end awaited."""
+    thread = await found_thread(request, served, caller, thread_id, "delete")
+    context = RunContext(request, served, caller)
+    going = await served.store.aread(partial(runs.going, thread_id=thread.thread_id))
+    for run in reversed(going):  # the one that runs comes last, so that none that waits takes its turn
+        await context.cancel(run)
+    for run in going:
+        await following.ended(served, context.watch, run, LONGEST_CANCEL_S)
+    await _remove(served, caller, [thread])
 
 
 @router.post("/{thread_id}/copy")
