@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, update
 
 from everstep.checkpoints import deliveries, events
 from everstep.checkpoints.events import Emitted
@@ -76,8 +76,11 @@ def moved(connection: Connection, after: Job, *, now: int, actor: str) -> None:
         _tell_thread(connection, after, status, error, now)
     if after.status == "review":
         _make_way(connection, after, now)
-    else:
-        start_next(connection, after.thread_id, now=now)
+        return
+    start_next(connection, after.thread_id, now=now)
+    if run is not None and run["delete_thread"] and not _going(connection, after.thread_id):
+        # What ran on it stays for as long as what it came to may be asked for: retention takes it, like other jobs.
+        connection.execute(delete(threads).where(threads.c.thread_id == after.thread_id))
 
 
 def go_on(connection: Connection, job: Job, *, now: int, actor: str) -> RowMapping:

@@ -30,6 +30,8 @@ from tests.support.record import in_processes, read_only_file, read_only_folder
 SAVER_TABLES = {"checkpoints", "writes", "store", "store_migrations"}
 
 
+JOB = "01a00000-0000-7000-8000-000000000001"
+
 def url(path: Path) -> str:
     """The store URL of a file."""
     return f"sqlite:///{path}"
@@ -119,7 +121,7 @@ def test_a_record_of_the_first_schema_is_brought_up_to_date(tmp_path: Path, monk
     monkeypatch.setattr(migrate, "HEAD", "0001")
     sqlite.prepare(path)
     monkeypatch.undo()
-    values = "'j', 'k', 'd', '{}', 'graph', 't', '1', 'done', 5, 3, 0, 0, 0"
+    values = f"'{JOB}', 'k', 'd', '{{}}', 'graph', 't', '1', 'done', 5, 3, 0, 0, 0"
     columns = (
         "public_id, idempotency_key, payload_digest, payload_json, graph, thread_id, workflow_version, status,"
         " priority, max_attempts, next_run_at, created_at, updated_at"
@@ -131,7 +133,7 @@ def test_a_record_of_the_first_schema_is_brought_up_to_date(tmp_path: Path, monk
             " created_at, updated_at) VALUES ('k', 1, 'mail', 'confirmed', 1, 1, 'd', '{}', 0, 0)"
         )
     with Store.open(url(path)) as store:
-        assert [(effect.name, effect.place) for effect in store.effects(store.job("j"))] == [("mail", None)]
+        assert [(effect.name, effect.place) for effect in store.effects(store.job(JOB))] == [("mail", None)]
         assert store.missing_tables() == []
 
 

@@ -203,15 +203,14 @@ def test_what_failed_before_an_upgrade_is_old_news(
         " priority, max_attempts, next_run_at, created_at, updated_at"
     )
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(
-            f"INSERT INTO agent_jobs ({columns}) VALUES ('j', 'k', 'd', '{{}}', 'g', 't', '1', 'failed', 5, 3, 0, 0, 7)"
-        )
+        values = "'01a00000-0000-7000-8000-000000000001', 'k', 'd', '{}', 'g', 't', '1', 'failed', 5, 3, 0, 0, 7"
+        connection.execute(f"INSERT INTO agent_jobs ({columns}) VALUES ({values})")
         connection.execute(
             "INSERT INTO job_events (job_id, to_status, claim_no, at, actor, reason) VALUES (1, 'failed', 1, 7, '', '')"
         )
     with Store.open(f"sqlite:///{path}") as store:
         DeadLetters(store, receiver.url).look()
-        assert store.job("j").announced_at == 7
+        assert store.job("01a0").announced_at == 7
     assert (receiver.messages, lines(told)) == ([], [])
 
 

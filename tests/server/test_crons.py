@@ -157,7 +157,6 @@ def test_a_stateless_cron_runs_on_threads_of_their_own(
     assert [job.status for job in store.jobs()] == ["done"] * 2
 
 
-@pytest.mark.xfail(reason="the thread of a run that is over is not deleted yet, whoever started it")
 def test_a_stateless_cron_leaves_no_threads(use: Any, store: Store, clock: ManualClock, graphs: GraphCatalogue) -> None:
     """Without `keep` the thread of a slot's run goes when that is over."""
 
