@@ -40,7 +40,11 @@ def folder() -> Path:
     """
     if not POSSIBLE:
         raise OSError("no such sockets on this system")
-    return Path(tempfile.gettempdir()) / f"everstep-{os.geteuid()}"
+    return Path(_folder())
+
+
+def _folder() -> str:
+    return os.path.join(tempfile.gettempdir(), f"everstep-{os.geteuid()}")  # a path object takes longer than the look
 
 
 class WakeUps:
@@ -72,12 +76,12 @@ class WakeUps:
     def ring(self, topic: str = WORK) -> None:
         """Wake all that listen for a topic; for the one thread that commits. Never waits, never fails."""
         with suppress(OSError):
-            if not self._nobody(topic):
+            if POSSIBLE and not self._nobody(topic):
                 self._ring(topic)
 
     def _nobody(self, topic: str) -> bool:
         """Whether nobody listens, by the last look at the folder; most commits tell of what nobody waits for."""
-        found = os.stat(folder(), follow_symlinks=False)
+        found = os.stat(_folder(), follow_symlinks=False)
         return self._looked_at == (found.st_ino, found.st_mtime_ns) and topic not in self._listening
 
     def _ring(self, topic: str) -> None:

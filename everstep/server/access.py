@@ -1,9 +1,9 @@
 """Who asks, and what they may do: API keys, LangGraph's `auth` hook, or, on this machine alone, nobody in particular.
 
-Everything but `/ok` and the entries of triggers (which are signed) asks for a key once one was made, or what the hook
-wants if there is one; a key goes past the hook: whoever made it has the record anyway. What a method and a path tell of
-the scope that is needed is checked here, before the path function is reached: looking needs `read`, answering a review
-`review`, what concerns everybody `admin`, all else `run`.
+Everything but `/ok`, probes (`health`, `ready`) and the entries of triggers (which are signed) asks for a key once one
+was made, or what the hook wants if there is one; a key goes past the hook: whoever made it has the record anyway. What
+a method and a path tell of the scope that is needed is checked here, before the path function is reached: looking needs
+`read`, answering a review `review`, what concerns everybody `admin`, all else `run`.
 
 Path functions take `caller: CalledBy`, make for `caller.makes_for`, and answer 404 to what `caller.sees` not. Those of
 LangGraph's resources ask the hook besides, before they do anything:
