@@ -13,6 +13,7 @@ import pytest
 
 from everstep.checkpoints import api_keys
 from everstep.checkpoints.store import Store
+from everstep.server.langgraph.protocol import streaming
 from tests.support.chat_graphs import catalogue
 from tests.support.live import live
 from tests.support.protocol import Thread, is_end, phases, told
@@ -193,9 +194,10 @@ def test_a_command_that_is_sent_again_starts_nothing_again(thread: Thread) -> No
     body = {"id": 1, "method": "run.start", "params": {"assistant_id": "steps", "input": {"log": []}}}
     path, key = f"/threads/{thread.id}/commands", {"Idempotency-Key": str(uuid.uuid4())}
     first = thread.client.post(path, json=body, headers=key).json()
-    thread.until(is_end)
+    events = thread.until(is_end)
     again = thread.client.post(path, json=body, headers=key)
     assert again.json()["result"] == first["result"]
+    assert again.json()["meta"]["applied_through_seq"] < events[0]["seq"]
     assert again.headers["Idempotency-Replayed"] == "true"
     assert len(thread.client.get(f"/threads/{thread.id}/runs").json()) == 1
 
@@ -205,8 +207,9 @@ def _key(store: Store, owner: str, scopes: list[str]) -> str:
     return store.write(make).result()[1]
 
 
-def test_the_threads_of_others_are_not_there(tmp_path: Path) -> None:
+def test_the_threads_of_others_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose thread it is not gets neither its events nor a command through, and who may not answer does not."""
+    monkeypatch.setattr(streaming, "LOOK_FOR_THREAD_S", 0.2)
     with fresh(tmp_path) as store:
         all_but_admin = ["run", "review"]
         keys = {owner: _key(store, owner, all_but_admin) for owner in ("anna", "ben")}
@@ -224,6 +227,10 @@ def test_the_threads_of_others_are_not_there(tmp_path: Path) -> None:
             _error(ben.command("input.respond", interrupt_id=asked["interrupt_id"], response=APPROVED), "no_such_run")
             _error(ben.command("run.start", assistant_id="approval", input=SAID), "no_such_run")
             assert clients["ben"].get(f"/threads/{anna.id}/stream").status_code == 404
+            unseen = {"channels": ["lifecycle"], "since": 0}
+            with clients["ben"].stream("POST", f"/threads/{anna.id}/stream/events", json=unseen) as answer:
+                lines = (line for line in answer.iter_lines() if line)
+                assert [next(lines), next(lines)] == [": heartbeat"] * 2
             cleo = Thread(clients["cleo"])
             cleo.start("approval", input=SAID)
             (own,) = told(cleo.to_end("input", "lifecycle"), "input.requested")

@@ -74,6 +74,14 @@ def test_lifecycle_and_state_alone(sdk: Any, thread: str) -> None:
     assert [part.event for part in both][:3] == ["metadata", "state_update", "metadata"]
 
 
+def test_the_end_of_a_runs_own_stream_says_nothing(url: str, sdk: Any, thread: str) -> None:
+    """What the log has of a run's end is for the streams of threads; a run's own stream ends with `null`."""
+    run = sdk.runs.list(thread)[0]["run_id"]
+    with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client:
+        told = client.get(f"/threads/{thread}/runs/{run}/stream", headers={"Last-Event-ID": "-"}).text
+    assert told.split("\n\n")[-2].splitlines()[:2] == ["event: end", "data: null"]
+
+
 def test_without_an_id_it_begins_now(sdk: Any, url: str, thread: str) -> None:
     """What was told before the stream was opened is not told again; the next run is."""
     with (

@@ -37,7 +37,7 @@ MOMENT_S = 1.0
 BEHIND_S = 0.2
 _CONTROL = frozenset({"lifecycle", "input"})
 NO_WEBSOCKET = "WebSocket is not supported: the thread's events are streamed as server-sent events"
-_LOOK_FOR_THREAD_S = 4.0
+LOOK_FOR_THREAD_S = 4.0
 
 
 @router.post("/threads/{thread_id}/stream/events", response_class=StreamingResponse)
@@ -70,7 +70,7 @@ async def _frames(
     translation = Translation(frozenset(wanted.channels))
     try:
         while not await thread_events.until(
-            lambda c: _sees(c, caller, filters, thread_id), served, watch, _LOOK_FOR_THREAD_S
+            lambda c: _sees(c, caller, filters, thread_id), served, watch, LOOK_FOR_THREAD_S
         ):
             yield thread_events.HEARTBEAT
         after = await _begin(served, watch, thread_id, wanted.since)
