@@ -244,8 +244,13 @@ def remove(
 
 
 def _own_threads(connection: Connection, gone: Sequence[Job]) -> list[str]:
-    """The threads that go with jobs: those that are theirs alone. A client's thread stays until it is deleted."""
-    own = [job.thread_id for job in gone if job.thread_id == job.public_id]
+    """The threads that go with jobs: those that are theirs alone. A client's thread stays until it is deleted.
+
+    That of a run without one is the run's own: it has no row any more.
+    """
+    on = [job.thread_id for job in gone]
+    clients = set(connection.execute(select(threads.c.thread_id).where(threads.c.thread_id.in_(on))).scalars())
+    own = [job.thread_id for job in gone if job.thread_id == job.public_id or job.thread_id not in clients]
     others = select(agent_jobs.c.thread_id).where(
         agent_jobs.c.thread_id.in_(own), agent_jobs.c.id.not_in([job.id for job in gone])
     )

@@ -145,8 +145,14 @@ def moves(connection: Connection, job_id: int) -> list[Move]:
     return [Move(*row) for row in connection.execute(query.where(job_events.c.job_id == job_id).order_by("id"))]
 
 
-def steps(connection: Connection, thread_id: str) -> Iterator[SavedStep]:
-    """A thread's checkpoints in all its namespaces, oldest first, a few at a time."""
+def steps(connection: Connection, thread_id: str, job_id: str) -> Iterator[SavedStep]:
+    """A job's checkpoints in all namespaces of its thread, oldest first, a few at a time.
+
+    Args:
+        connection: The transaction to read in.
+        thread_id: The thread.
+        job_id: The job; what other jobs, or clients, stored on a thread that it shares is left out.
+    """
     query = select(
         _checkpoints.c.checkpoint_ns,
         _checkpoints.c.checkpoint_id,
@@ -156,6 +162,8 @@ def steps(connection: Connection, thread_id: str) -> Iterator[SavedStep]:
     query = query.where(_checkpoints.c.thread_id == thread_id).order_by(_checkpoints.c.checkpoint_id)
     for namespace, checkpoint_id, parent_id, raw in connection.execution_options(yield_per=_AT_ONCE).execute(query):
         told = _metadata(raw)
+        if told.get("everstep_job", thread_id) != job_id:
+            continue
         leg, number = told.get("everstep_leg"), told.get("step")
         yield SavedStep(
             namespace=namespace,

@@ -112,6 +112,7 @@ class _Reader:
         return steps.of_thread(
             self._connection,
             self._job.thread_id,
+            self._job.public_id,
             self._store.database.checkpoint_tables,
             started_ns={row.number: row.started_at * _MS for row in self._rows},
             wanted=numbers,

@@ -77,6 +77,7 @@ class Steps:
 def of_thread(
     connection: Connection,
     thread_id: str,
+    job_id: str,
     checkpoint_tables: Sequence[str],
     *,
     started_ns: Mapping[int, int],
@@ -84,11 +85,12 @@ def of_thread(
     sent: SentNodes,
     limit: int = LIMIT,
 ) -> Steps:
-    """The steps of a thread.
+    """The steps of a job on its thread.
 
     Args:
         connection: The transaction to read in.
         thread_id: The thread.
+        job_id: The job whose steps are wanted.
         checkpoint_tables: LangGraph's tables, as the database names them.
         started_ns: When each leg began, UTC nanoseconds.
         wanted: The legs whose steps are wanted; of the others only `last` and `seen_ns` are told.
@@ -102,7 +104,7 @@ def of_thread(
     tail: deque[_Timed] = deque(maxlen=max(limit - limit // 2, 1))
     before: OrderedDict[str, tuple[int, int | None]] = OrderedDict()
     leg = 1
-    for saved in trace_rows.steps(connection, thread_id):
+    for saved in trace_rows.steps(connection, thread_id, job_id):
         leg = saved.leg if saved.leg is not None else leg
         earlier_leg, earlier_ns = before.pop(saved.namespace, (None, None))
         since = earlier_ns if earlier_leg == leg else started_ns.get(leg)
