@@ -17,6 +17,7 @@ from langgraph_sdk import get_client, get_sync_client
 from everstep.checkpoints.store import Store
 from everstep.server.langgraph.protocol import streaming
 from tests.support.chat_graphs import catalogue
+from tests.support.javascript import scenarios
 from tests.support.live import live
 from tests.support.protocol import Thread
 from tests.support.record import fresh
@@ -195,3 +196,8 @@ def test_remote_graph_resumes(url: str) -> None:
             assert not await run.interrupted()
 
     _within_bounds(work())
+
+
+def test_the_javascript_client(url: str) -> None:
+    """The SDK's thread streams from JavaScript: messages, values, a question and its answer, the output."""
+    scenarios("thread_protocol.mjs", url)
