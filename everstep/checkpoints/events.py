@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select
 
 from everstep.checkpoints.database import EVENTS, notify
 from everstep.checkpoints.schema import events as table
 from everstep.checkpoints.statements import Statement
 
 PAGE = 500
+PAGE_BYTES = 256 * 1024
+"""How much of events is read at once, in rows and in characters of JSON; one event that is larger is a page."""
 END, ERROR, METADATA = "end", "error", "metadata"
 CHECKPOINT_IDS = "checkpoint-ids"
 """Which checkpoints were stored, without what is in them."""
@@ -72,18 +74,45 @@ _COLUMNS = [column for column in table.c if column.name != "job_id"]
 _APPEND = Statement(
     insert(table).values({column.name: bindparam(column.name) for column in table.c if column.name != "id"}).inline()
 )
-_OF_RUN = Statement(
-    select(*_COLUMNS)
-    .where(table.c.run_id == bindparam("run_id"), table.c.id > bindparam("after"))
-    .order_by(table.c.id)
-    .limit(bindparam("most", type_=table.c.id.type))
-)
-_OF_THREAD = Statement(
-    select(*_COLUMNS)
-    .where(table.c.thread_id == bindparam("thread_id"), table.c.id > bindparam("after"))
-    .order_by(table.c.id)
-    .limit(bindparam("most", type_=table.c.id.type))
-)
+_HEAD = select(*_COLUMNS).where(table.c.id > bindparam("after")).order_by(table.c.id)
+_MOST = bindparam("most", type_=table.c.id.type)
+
+
+class _Pages:
+    """Reads what a query finds a page at a time, however large its rows are.
+
+    SQLite's driver gives row after row, so no more is read than is taken. PostgreSQL's holds all that was found, so
+    there the query itself ends with the page; the size of a text is known there without reading it.
+    """
+
+    def __init__(self, found: Select[Any]) -> None:
+        self._rows = Statement(found.limit(_MOST))
+        rows = found.limit(_MOST).subquery()
+        size = func.octet_length(rows.c.data_json)
+        before = (func.sum(size).over(order_by=rows.c.id) - size).label("before")
+        sized = select(*rows.c, before).subquery()
+        within = select(*(column for column in sized.c if column.name != "before"))
+        self._sized = Statement(within.where(sized.c.before < bindparam("bytes")).order_by(sized.c.id))
+
+    def read(self, connection: Connection, values: Mapping[str, Any], limit: int) -> list[Event]:
+        """A page; empty only if nothing is found."""
+        whole = connection.dialect.name == "postgresql"
+        asked = {**values, "most": limit, "bytes": PAGE_BYTES} if whole else {**values, "most": limit}
+        cursor = (self._sized if whole else self._rows).run(connection, asked)
+        names = [column[0] for column in cursor.description]
+        page: list[Event] = []
+        size = 0
+        for row in cursor:
+            page.append(Event(**dict(zip(names, row, strict=True))))
+            size += len(page[-1].data_json)
+            if size >= PAGE_BYTES:
+                break
+        cursor.close()
+        return page
+
+
+_OF_RUN = _Pages(_HEAD.where(table.c.run_id == bindparam("run_id")))
+_OF_THREAD = _Pages(_HEAD.where(table.c.thread_id == bindparam("thread_id")))
 
 
 def append(
@@ -118,14 +147,13 @@ def append(
 
 
 def of_run(connection: Connection, run_id: str, *, after: int = 0, limit: int = PAGE) -> list[Event]:
-    """A run's events with ids above `after`, in order."""
-    return [Event(**row) for row in _OF_RUN.rows(connection, {"run_id": run_id, "after": after, "most": limit})]
+    """A page of a run's events with ids above `after`, in order; behind it there may be more, unless it is empty."""
+    return _OF_RUN.read(connection, {"run_id": run_id, "after": after}, limit)
 
 
 def of_thread(connection: Connection, thread_id: str, *, after: int = 0, limit: int = PAGE) -> list[Event]:
-    """The events of all runs of a thread with ids above `after`, in order."""
-    found = _OF_THREAD.rows(connection, {"thread_id": thread_id, "after": after, "most": limit})
-    return [Event(**row) for row in found]
+    """As `of_run`, of all runs of a thread."""
+    return _OF_THREAD.read(connection, {"thread_id": thread_id, "after": after}, limit)
 
 
 def newest(connection: Connection, thread_id: str) -> int:

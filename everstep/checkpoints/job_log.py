@@ -95,7 +95,7 @@ _STATUSES = Statement(
 
 
 def read(connection: Connection, job: Job, after: Place = START, *, limit: int = PAGE) -> list[Entry]:
-    """What happened to a job behind a place, in order.
+    """A page of what happened to a job behind a place, in order; there may be more, unless it is empty.
 
     Args:
         connection: A snapshot.
@@ -106,9 +106,10 @@ def read(connection: Connection, job: Job, after: Place = START, *, limit: int =
     asked = {"job_id": job.id, "after": after.status, "most": limit}
     statuses = [dict(row) for row in _STATUSES.rows(connection, asked)]
     emitted = [] if job.run_json is None else _emitted(connection, job, after.event, limit)
+    goes_on = bool(emitted)
     entries: list[Entry] = []
     place = after
-    while (statuses or emitted) and len(entries) < limit:
+    while (emitted or (statuses and not goes_on)) and len(entries) < limit:
         if not emitted or (statuses and statuses[0]["at"] <= emitted[0].at):
             row = statuses.pop(0)
             place = Place(row["id"], place.event)
@@ -129,13 +130,12 @@ def read(connection: Connection, job: Job, after: Place = START, *, limit: int =
 
 
 def _emitted(connection: Connection, job: Job, after: int, limit: int) -> list[events.Event]:
-    """What a job's runs emitted; one run after another, so that each part is found in its order by an index."""
+    """A page of what a job's runs emitted; of one run at a time, so that it is found in its order by an index."""
     ids = select(runs.c.run_id).where(runs.c.job_id == job.id).order_by(runs.c.id)
-    found: list[events.Event] = []
     for run_id in connection.execute(ids).scalars().all():
-        if len(found) < limit:
-            found += events.of_run(connection, run_id, after=after, limit=limit - len(found))
-    return found
+        if found := events.of_run(connection, run_id, after=after, limit=limit):
+            return found
+    return []
 
 
 def newest(connection: Connection, job_ids: Collection[int]) -> dict[int, int]:

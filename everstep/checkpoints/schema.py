@@ -343,6 +343,19 @@ events = Table(
 Index("idx_events_run", events.c.run_id, events.c.id)
 Index("idx_events_thread", events.c.thread_id, events.c.id)
 
+stream_readers = Table(
+    "stream_readers",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("job_id", Integer, ForeignKey("agent_jobs.id"), nullable=False, index=True),
+    Column("run_id", String, nullable=False),
+    Column("reader", String, nullable=False),
+    Column("seen", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    UniqueConstraint("run_id", "reader", name="uq_stream_readers"),
+    sqlite_autoincrement=True,
+)
+
 assistants = Table(
     "assistants",
     metadata,

@@ -63,9 +63,8 @@ async def _frames(request: Request, served: Served, job: Job, place: Place) -> A
             for entry in found:
                 place = entry.place
                 yield _frame(entry)
-            if found:
+            if found:  # there may be more
                 quiet_since = clock()
-            if len(found) == job_log.PAGE:
                 continue
             if now.status in OVER:
                 yield _end(now, place)

@@ -182,12 +182,13 @@ async def list_job_events(
 ) -> Response:
     """List what happened to a job: its changes of status and, where it has runs, what those emitted."""
 
-    def look(connection: Connection) -> list[Entry]:
+    def look(connection: Connection) -> tuple[list[Entry], bool]:
         job = seen.job(connection, caller, job_id)
-        return job_log.read(connection, job, job_log.place_of(after) or job_log.START, limit=limit)
+        found = job_log.read(connection, job, job_log.place_of(after) or job_log.START, limit=limit)
+        return found, bool(found and job_log.read(connection, job, found[-1].place, limit=1))
 
-    found = await served.store.aread(look)
-    following = str(found[-1].place) if len(found) == limit else None
+    found, goes_on = await served.store.aread(look)
+    following = str(found[-1].place) if goes_on else None
     return seen.answer({"events": [entry.as_dict() for entry in found], "next_after": following})
 
 

@@ -88,6 +88,20 @@ def upgrade() -> None:
     op.create_index("idx_events_thread", "events", ["thread_id", "id"])
     op.create_index("ix_events_job_id", "events", ["job_id"])
     op.create_table(
+        "stream_readers",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("job_id", sa.Integer(), nullable=False),
+        sa.Column("run_id", sa.String(), nullable=False),
+        sa.Column("reader", sa.String(), nullable=False),
+        sa.Column("seen", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["agent_jobs.id"]),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("run_id", "reader", name="uq_stream_readers"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_stream_readers_job_id", "stream_readers", ["job_id"])
+    op.create_table(
         "assistants",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
         sa.Column("assistant_id", sa.String(), nullable=False),
