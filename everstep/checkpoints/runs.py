@@ -203,6 +203,9 @@ def create(
             thread=thread_id,
             job=paused.public_id,
         )
+    for job in going:
+        if job.run_json is None:  # it came without a client; from now on its end lets the next one start
+            connection.execute(update(agent_jobs).where(agent_jobs.c.id == job.id).values(run_json="{}"))
     if going and request.strategy in ("interrupt", "rollback"):
         for job in going:
             _give_way(connection, job, request.strategy, now, actor)

@@ -70,6 +70,8 @@ def moved(connection: Connection, after: Job, *, now: int, actor: str) -> None:
         _progress(connection, run, after, now)
         return
     status, error = _verdict(connection, after)
+    if run is not None and run["rolled_back"] and after.status == "done":  # it finished before it heard of that
+        status, error = "interrupted", {"error": "rolled_back", "message": "its steps are taken away"}
     if run is not None:
         _end_run(connection, run, after, status, error, now)
     if all(job.next_run_at >= NOT_YET for job in _going(connection, after.thread_id)):  # else that one is told of
