@@ -104,7 +104,7 @@ def test_a_stream_that_breaks_goes_on_at_another_server(tmp_path: Path) -> None:
                 if event["method"] == "updates":
                     way.lead_to(there)
                     await get_client(url=there).runs.cancel(thread.thread_id, run["run_id"])
-                if event["params"]["data"].get("event") == "interrupted":
+                if event["params"]["data"].get("event") == "failed":
                     break
             with httpx.Client(base_url=there, timeout=PATIENCE, trust_env=False) as client:
                 whole = Thread(client, thread.thread_id).to_end("updates", "tasks", "lifecycle", since=0)

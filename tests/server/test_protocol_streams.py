@@ -134,12 +134,13 @@ def test_a_failure_is_told(thread: Thread) -> None:
     assert end == {"event": "failed", "graph_name": "failing", "error": "no such thing"}
 
 
-def test_a_cancelled_run_is_interrupted(thread: Thread) -> None:
-    """A run that is cancelled is interrupted, and asks nothing."""
+def test_a_cancelled_run_has_failed(thread: Thread) -> None:
+    """A run that is cancelled has failed, and asks nothing: clients wait for no more of it."""
     run = thread.start("endless", input={"log": []})["result"]["run_id"]
     thread.until(lambda event: event["method"] == "updates")
     assert thread.client.post(f"/threads/{thread.id}/runs/{run}/cancel").status_code == 202
-    assert phases(thread.to_end("lifecycle", "input", since=0)) == ["started", "running", "interrupted"]
+    *_, end = told(thread.to_end("lifecycle", "input", since=0), "lifecycle")
+    assert (end["event"], end["error"]) == ("failed", "the run was cancelled")
 
 
 def test_a_stream_begins_with_the_last_run(thread: Thread) -> None:

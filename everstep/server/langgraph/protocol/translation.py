@@ -24,8 +24,12 @@ _AFTER_MESSAGES = 2048
 _LAST = WITHIN - 1
 INTERRUPT = "__interrupt__"
 AS_TOLD = frozenset({"tools", "tasks", "custom"})
-STATUSES = {"success": "completed", "error": "failed", "timeout": "failed", "interrupted": "interrupted"}
-"""What a run came to, in the protocol's words; one that waits for a person is `interrupted`, too."""
+STATUSES = {"success": "completed", "error": "failed", "timeout": "failed", "interrupted": "failed"}
+"""What a run came to, in the protocol's words; one that waits for a person is `interrupted` instead.
+
+One that was cancelled is `failed`: after anything else the Python client waits on for ever.
+"""
+CANCELLED = "the run was cancelled"
 
 
 def through(row: int) -> int:
@@ -141,14 +145,14 @@ class Translation:
         over: dict[str, Any] = event.data
         asks: list[dict[str, Any]] = over.get("asks") or []
         status = "interrupted" if "asks" in over else STATUSES.get(over["status"], "failed")
-        cut = "the run failed" if status == "failed" else "the run was cancelled"
-        row.messages(run.messages.close(None if "asks" in over or status == "completed" else cut))
+        why = CANCELLED if over["status"] == "interrupted" else run.error or over["status"]
+        row.messages(run.messages.close(None if "asks" in over or status == "completed" else why))
         for one in asks:
             told = {"interrupt_id": one["id"], "payload": one["value"], "value": one["value"]}
             row.tell("input.requested", run.namespaces.asking(one["id"]), told)
         row.namespaces(run.namespaces.end(status))
         data = {"event": status, "graph_name": self.graphs.get(event.run_id, "")}
-        row.lifecycle((), [data if status != "failed" else {**data, "error": run.error or over["status"]}])
+        row.lifecycle((), [data if status != "failed" else {**data, "error": why}])
 
 
 def _graph(row: _Row, run: _Run, event: Event) -> None:
