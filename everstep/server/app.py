@@ -18,7 +18,17 @@ from everstep.server import auth_hook, description, failures
 from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
-from everstep.server.langgraph import assistants, crons, items, meta, runs, thread_states, thread_streams, threads
+from everstep.server.langgraph import (
+    assistants,
+    crons,
+    items,
+    meta,
+    run_ends,
+    runs,
+    thread_states,
+    thread_streams,
+    threads,
+)
 from everstep.server.langgraph.protocol import commands, streaming
 from everstep.server.native import dead_letters, health, jobs, reviews, schedules, services, triggers
 from everstep.server.wire import Shut, Wire
@@ -73,6 +83,7 @@ def create_app(
     graphs.items_of(store, "default")  # what is configured and not possible is told now
     app.include_router(crons.router)
     app.include_router(runs.router)
+    app.include_router(run_ends.router)
     app.include_router(thread_streams.router)
     app.include_router(commands.router)
     app.include_router(streaming.router)

@@ -22,7 +22,7 @@ from everstep.server.context import CalledBy, Served, ServedBy
 from everstep.server.langgraph import frames, thread_events
 from everstep.server.langgraph.frames import Frames, frame
 from everstep.server.langgraph.permitted import found_thread
-from everstep.server.langgraph.runs import RunContext
+from everstep.server.langgraph.run_context import RunContext
 from everstep.server.watch import Watch
 
 router = APIRouter(tags=["threads"])

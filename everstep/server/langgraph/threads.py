@@ -29,7 +29,8 @@ from everstep.server.langgraph import following
 from everstep.server.langgraph.body import Body, Order, Page, page_headers, selected
 from everstep.server.langgraph.extracts import MOST_PATHS, extract, parsed
 from everstep.server.langgraph.permitted import as_metadata, found_thread
-from everstep.server.langgraph.runs import LONGEST_CANCEL_S, RunContext
+from everstep.server.langgraph.run_context import RunContext
+from everstep.server.langgraph.run_ends import LONGEST_CANCEL_S
 from everstep.server.langgraph.thread_states import note_state, opened
 from everstep.server.once import AskedOnce
 

@@ -25,8 +25,8 @@ from everstep.server.langgraph.protocol import requests, states, trees
 from everstep.server.langgraph.protocol.answers import Refused, refusal, success
 from everstep.server.langgraph.protocol.requests import Command
 from everstep.server.langgraph.protocol.translation import row_of, through
+from everstep.server.langgraph.run_context import RunContext
 from everstep.server.langgraph.run_requests import RunCreate
-from everstep.server.langgraph.runs import RunContext
 from everstep.server.once import REPLAYED, AskedOnce, Once
 
 router = APIRouter(tags=["threads"])
