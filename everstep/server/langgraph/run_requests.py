@@ -122,7 +122,7 @@ class RunCreate(BaseModel):
         if stateless and command is not None:
             raise RequestInvalid("command is for a thread that exists", next_step="POST it to /threads/{id}/runs")
         checkpoint = self.checkpoint.model_dump(exclude_none=True) if self.checkpoint else {}
-        place: dict[str, Any] = (given.get("config") or {}).get("configurable") or {}
+        place = (self.config.configurable if self.config else None) or {}
         for name in ("checkpoint_id", "checkpoint_ns"):  # some clients say it there
             if place.get(name) and not checkpoint.get(name):
                 checkpoint[name] = str(place[name])
