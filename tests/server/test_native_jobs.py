@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from everstep.checkpoints.policy import Acceptance, Budget
 from everstep.checkpoints.store import Store
 from everstep.graphs.policies import Policies
 from everstep.runtime.trace import build
+from everstep.server.native import job_stream
+from tests.support.live import live
 from tests.support.native import agent, app_on, asking, events_of, job_of, key_for, until_idle, working
-from tests.support.waiting import Halt
+from tests.support.record import claim
+from tests.support.waiting import PATIENCE, Halt
+
+AN_HOUR_S = 3600.0
 
 
 async def test_a_job_takes_all_that_a_command_can_say(store: Store) -> None:
@@ -254,6 +261,29 @@ async def test_a_job_with_runs_tells_what_they_emit(store: Store) -> None:
     assert {"status", "metadata", "values", "run.end"} <= set(names)
     assert {event["run_id"] for event in listed} == {None, run["run_id"]}
     assert [place for _, _, place in streamed[:-1]] == [event["id"] for event in listed]
+
+
+@pytest.mark.both_databases
+async def test_a_change_of_status_is_told_also_of_a_job_with_runs_that_emits_nothing(
+    shared: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is claimed, and its stream says so before anything of its run comes."""
+    monkeypatch.setattr(job_stream, "HEARTBEAT_S", AN_HOUR_S)
+    _, graphs = app_on(shared)
+    told: list[str] = []
+    with live(shared, graphs, work=False) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+            run = (await client.post("/runs", json={"assistant_id": "agent", "input": {"log": []}})).json()
+            async with client.stream("GET", f"/everstep/jobs/{run['run_id']}/stream") as streamed:
+                async for line in streamed.aiter_lines():
+                    if not line.startswith("data: ") or '"to"' not in line:
+                        continue
+                    told.append(json.loads(line.removeprefix("data: "))["to"])
+                    if told == ["pending"]:
+                        await asyncio.to_thread(claim, shared)
+                    elif told[-1] == "running":
+                        break
+    assert told == ["pending", "running"]
 
 
 async def test_the_trace_is_the_one_of_the_command(store: Store) -> None:

@@ -17,9 +17,10 @@ from everstep.checkpoints.job import Job
 from everstep.checkpoints.job_log import Entry, Place
 from everstep.errors import JobNotFound
 from everstep.server.context import Served
+from everstep.server.job_watch import JobWaiter
 from everstep.server.langgraph.frames import frame
 from everstep.server.native.waiting import watch_of
-from everstep.server.watch import Watch
+from everstep.server.watch import Waiter, Watch
 
 HEARTBEAT_S = 15.0
 OVER = ("done", "failed")
@@ -75,18 +76,42 @@ async def _frames(request: Request, served: Served, job: Job, place: Place) -> A
                 quiet_since = clock()
 
 
+class _Both:
+    """One who waits for either of two."""
+
+    def __init__(self, first: JobWaiter, second: Waiter) -> None:
+        self._first = first
+        self._second = second
+
+    def look(self) -> None:
+        self._first.look()
+        self._second.look()
+
+    async def wait(self, most_s: float) -> None:
+        waiting: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._first.wait(most_s)),
+            asyncio.ensure_future(self._second.wait(most_s)),
+        ]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
 @asynccontextmanager
-async def _woken(request: Request, served: Served, job: Job) -> AsyncGenerator[Any]:
-    """What wakes the stream: events of a job that has runs, changes of status of any other."""
-    if job.run_json is None:
-        async with watch_of(request, served).waiting(job.id) as waiter:
-            yield waiter
-        return
-    state = request.app.state
-    if not hasattr(state, "watch"):
-        state.watch = Watch(served.store)
-    async with cast(Watch, state.watch).waiting() as waiter:
-        yield waiter
+async def _woken(request: Request, served: Served, job: Job) -> AsyncGenerator[JobWaiter | _Both]:
+    """What wakes the stream: changes of status and, of a job that has runs, what those emit."""
+    async with watch_of(request, served).waiting(job.id) as changes:
+        if job.run_json is None:
+            yield changes
+            return
+        state = request.app.state
+        if not hasattr(state, "watch"):
+            state.watch = Watch(served.store)
+        async with cast(Watch, state.watch).waiting(job.thread_id) as emitted:
+            yield _Both(changes, emitted)
 
 
 def _frame(entry: Entry) -> bytes:
