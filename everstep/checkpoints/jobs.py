@@ -216,6 +216,10 @@ def cancel(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
             f"job {job.public_id} is {job.status}; there is nothing to cancel", job=job.public_id, status=job.status
         )
     if job.status != "running":
+        if job.run_json is not None:
+            from everstep.checkpoints import turns
+
+            turns.hold_running(connection, job.thread_id)
         return end(connection, job, now=now, actor=actor)
     connection.execute(
         update(agent_jobs)
@@ -302,10 +306,9 @@ def redrive(connection: Connection, job: Job, *, now: int, actor: str) -> Job:
             job=job.public_id,
             status=job.status,
         )
-    if job.run_json is not None:
-        from everstep.checkpoints import turns
+    from everstep.checkpoints import turns
 
-        turns.require_last(connection, job)
+    turns.require_last(connection, job)
     fresh = {"failures": 0, "worker_deaths": 0, "cancel_requested_at": None, "announced_at": None}
     return transition(
         connection, job, "pending", now=now, actor=actor, reason="redriven", next_run_at=now, error_json=None, **fresh

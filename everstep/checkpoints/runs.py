@@ -53,6 +53,7 @@ class RunRequest:
         delete_thread: Whether the thread goes when it is over.
         priority: 0 (can wait) to 10 (urgent).
         max_attempts: Failures in a row, without progress between them, after which it has failed.
+        slow_client: For how many seconds its agent waits for clients that read slowly; None: it never waits.
         kwargs: The request as its caller sees it again.
     """
 
@@ -74,6 +75,7 @@ class RunRequest:
     delete_thread: bool = False
     priority: int = jobs.DEFAULT_PRIORITY
     max_attempts: int = jobs.DEFAULT_MAX_ATTEMPTS
+    slow_client: float | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def how(self, run_id: str, now: int) -> dict[str, Any]:
@@ -89,6 +91,8 @@ class RunRequest:
             "stream_mode": list(self.stream_mode),
             "stream_subgraphs": self.stream_subgraphs,
         }
+        if self.slow_client is not None:
+            how["slow_client"] = self.slow_client
         if self.delay_s:
             how["not_before"] = now + int(self.delay_s * 1000)
         steering = {name: value for name, value in (self.command or {}).items() if name in ("update", "goto")}
@@ -217,8 +221,11 @@ def cancel(connection: Connection, run: Run, *, now: int, actor: str, rollback: 
 
     One that is over already stays as it is. `rollback` marks it for `rolled_back`, which takes its steps away.
     """
-    if run.ended_at is None:
-        job = jobs.lock(connection, run.job_id)
+    if run.ended_at is not None:
+        return run
+    job = jobs.lock(connection, run.job_id)
+    run = find(connection, run.run_id)
+    if run.ended_at is None:  # still, now that nobody else can end it
         if rollback:
             connection.execute(update(table).where(table.c.id == run.id).values(rolled_back=1))
         jobs.cancel(connection, job, now=now, actor=actor)

@@ -63,6 +63,7 @@ def moved(connection: Connection, after: Job, *, now: int, actor: str) -> None:
         now: UTC milliseconds.
         actor: Who did it.
     """
+    hold(connection, after.thread_id)
     run = open_run(connection, after.id)
     if after.status in GOING:
         if run is None:  # a person lets it go on
@@ -83,6 +84,22 @@ def moved(connection: Connection, after: Job, *, now: int, actor: str) -> None:
     if run is not None and run["delete_thread"] and not _going(connection, after.thread_id):
         # What ran on it stays for as long as what it came to may be asked for: retention takes it, like other jobs.
         connection.execute(delete(threads).where(threads.c.thread_id == after.thread_id))
+
+
+def hold(connection: Connection, thread_id: str) -> None:
+    """Let no other transaction change what is on a thread until this one ends, so that what it sees there stays true.
+
+    In SQLite one transaction writes at a time anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(threads.c.id).where(threads.c.thread_id == thread_id).with_for_update())
+
+
+def hold_running(connection: Connection, thread_id: str) -> None:
+    """Let what runs on a thread tell nothing until this transaction ends, so that events have ids in their order."""
+    if connection.dialect.name == "postgresql":
+        running = and_(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status == "running")
+        connection.execute(select(agent_jobs.c.id).where(running).with_for_update())
 
 
 def go_on(connection: Connection, job: Job, *, now: int, actor: str) -> RowMapping:
@@ -140,6 +157,7 @@ def require_last(connection: Connection, job: Job) -> None:
     Raises:
         JobStateConflict: A later job is on its thread, or one that has not ended.
     """
+    hold(connection, job.thread_id)
     on_thread = and_(agent_jobs.c.thread_id == job.thread_id, agent_jobs.c.id != job.id)
     alive = agent_jobs.c.status.in_((*GOING, "review"))
     others = select(agent_jobs.c.public_id).where(on_thread, or_(agent_jobs.c.id > job.id, alive))
