@@ -11,6 +11,8 @@ from sqlalchemy import RowMapping
 
 from everstep.checkpoints.schema import agent_jobs
 
+NOT_YET = 253_402_300_799_000
+"""When a job is due whose turn on its thread has not come: in the last second of the year 9999, UTC milliseconds."""
 _COLUMNS = tuple(agent_jobs.c.keys())
 
 
@@ -87,6 +89,11 @@ class Job:
     announced_at: int | None
     run_json: str | None
     webhook: str | None
+
+    @property
+    def waits_for_its_turn(self) -> bool:
+        """Whether another job is before it on its thread."""
+        return self.next_run_at >= NOT_YET
 
     @property
     def payload(self) -> Any:

@@ -123,6 +123,8 @@ def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
         trigger, waited = view["trigger"], view["trigger"]["event_to_start_ms"]
         since = "" if waited is None else f", {waited / 1000:.1f} s before the job began"
         click.echo(f"trigger    {text(trigger['trigger'])} ({trigger['source']}), event {trigger['id']}{since}")
+    if view["thread_id"] != view["id"]:
+        click.echo(f"thread     {view['thread_id']}")
     click.echo(f"key        {harmless(view['idempotency_key'])}")
     click.echo(f"input      {text(view['input'])}")
     if view["result"] is not None:

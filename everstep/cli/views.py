@@ -75,6 +75,8 @@ def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = ()) ->
             f"nothing: it waits for {names}, tried next at {when} (works again? everstep services open {out[0].name})"
         )
     open_ = [review for review in reviews if review.status == "open"]
+    if job.status == "pending" and job.waits_for_its_turn:
+        return f"nothing: it begins when the job before it on thread {job.thread_id} is over"
     if job.status == "pending":
         return "a worker will take it: everstep worker"
     if job.status == "running":
