@@ -15,14 +15,13 @@ from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, 
 
 from everstep.checkpoints import deliveries, events
 from everstep.checkpoints.events import Emitted
+from everstep.checkpoints.job import NOT_YET as NOT_YET
 from everstep.checkpoints.job import Job, job_of
 from everstep.checkpoints.json_filters import storable_text
 from everstep.checkpoints.schema import agent_jobs, reviews, runs, threads
 from everstep.clock import uuid7
 from everstep.errors import JobStateConflict
 
-NOT_YET = 253_402_300_799_000
-"""When a job is due whose turn it is not: in the last second of the year 9999, UTC milliseconds."""
 GOING = ("pending", "retry", "running")
 ASKING = frozenset({"interrupt", "breakpoint"})
 """Kinds of reviews that the graph itself asked for: its run came to what it was to come to."""
