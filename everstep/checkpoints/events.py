@@ -111,6 +111,9 @@ class _Pages:
         return page
 
 
+_OUT_OF_ORDER = 200
+_PART = 500
+_SINCE = Statement(select(table.c.thread_id, table.c.id).where(table.c.id > bindparam("after")).order_by(table.c.id))
 _OF_RUN = _Pages(_HEAD.where(table.c.run_id == bindparam("run_id")))
 _OF_THREAD = _Pages(_HEAD.where(table.c.thread_id == bindparam("thread_id")))
 
@@ -160,6 +163,31 @@ def newest(connection: Connection, thread_id: str) -> int:
     """The id of a thread's newest event; 0 if it has none."""
     found = connection.execute(select(func.max(table.c.id)).where(table.c.thread_id == thread_id)).scalar_one()
     return int(found or 0)
+
+
+def is_full(page: Sequence[Event]) -> bool:
+    """Whether there may be more behind a page."""
+    return len(page) >= PAGE or sum(len(event.data_json) for event in page) >= PAGE_BYTES
+
+
+def written_since(connection: Connection, after: int) -> dict[str, int]:
+    """By thread its newest event, of threads with events above an id.
+
+    Ids are in the order of commits in SQLite. In PostgreSQL a transaction may commit after another that took a later
+    id, so there the last few are looked at again; `newest_of` misses none.
+    """
+    after -= _OUT_OF_ORDER if connection.dialect.name == "postgresql" else 0
+    return {row[0]: int(row[1]) for row in _SINCE.run(connection, {"after": after}).fetchall()}
+
+
+def newest_of(connection: Connection, thread_ids: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """The newest event of all, and by thread those of some threads; of one without events there is none."""
+    found: dict[str, int] = {}
+    for start in range(0, len(thread_ids), _PART):
+        part = table.c.thread_id.in_(thread_ids[start : start + _PART])
+        rows = connection.execute(select(table.c.thread_id, func.max(table.c.id)).where(part).group_by("thread_id"))
+        found.update((str(thread_id), int(newest)) for thread_id, newest in rows)
+    return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0), found
 
 
 def first_of_run(connection: Connection, run_id: str) -> int | None:

@@ -6,9 +6,13 @@ client whose server was killed holds up nothing for long.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
+
 from sqlalchemy import Connection, delete, func, select, update
 
 from everstep.checkpoints.database import insert_or_ignore
+from everstep.checkpoints.schema import agent_jobs, runs
 from everstep.checkpoints.schema import stream_readers as table
 
 LEASE_MS = 10_000
@@ -30,6 +34,14 @@ def read_to(connection: Connection, reader: str, *, job_id: int, run_id: str, se
     known = update(table).where(table.c.run_id == run_id, table.c.reader == reader).values(**place)
     if connection.execute(known).rowcount == 0:
         insert_or_ignore(connection, table, {"job_id": job_id, "run_id": run_id, "reader": reader, **place})
+
+
+def waited_for(connection: Connection, run_ids: Collection[str]) -> dict[str, int]:
+    """Of some runs those that wait for their clients: the row id of each one's job."""
+    of = runs.join(agent_jobs, agent_jobs.c.id == runs.c.job_id)
+    query = select(runs.c.run_id, runs.c.job_id, agent_jobs.c.run_json).select_from(of)
+    rows = connection.execute(query.where(runs.c.run_id.in_(list(run_ids))))
+    return {row.run_id: row.job_id for row in rows if "slow_client" in json.loads(row.run_json or "{}")}
 
 
 def leave(connection: Connection, reader: str) -> None:

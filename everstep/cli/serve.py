@@ -161,12 +161,12 @@ def _serve(
         settings = Settings(wait_s=wait_s, most_body_bytes=max_body)
         local = is_loopback(listening)
         settings = exposure.bounded(settings, store, http, host=host, is_local=local, origins=origins)
-        app = create_app(store, catalogue, policies=policies, settings=settings)
+        measures = measuring.begin(store, serve=metrics_at)
+        app = create_app(store, catalogue, policies=policies, settings=settings, measures=measures)
         running: list[tuple[str, parts.Part]] = []
         worker: Worker | None = None
         thread: parts.WorkerThread | None = None
         if without is not None:
-            measures = measuring.begin(store, serve=metrics_at)
             if worker_options is not None:
                 lines = WorkerLines(store, output if as_json else None, log_as)
                 worker = Worker(
@@ -175,10 +175,10 @@ def _serve(
                 lines.worker = worker.id
                 thread = parts.WorkerThread(worker, lambda: serving.end())
                 running.append(("worker", thread))
-            else:
-                stack.callback(measures.close)  # as the worker does otherwise
             actor = worker.id if worker else worker_id()
             running += parts.beside(store, policies, config_path, measures, actor=actor, without=without)
+        if worker is None:
+            stack.callback(measures.close)  # as the worker does otherwise
         serving = Serving(app, listening, [part for _, part in running])
         url = _url(listening) + http.mount_prefix
         about: dict[str, Any] = {"url": url, "store": store.database.label, "graphs": catalogue.names()}

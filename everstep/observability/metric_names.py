@@ -187,6 +187,9 @@ SCHEDULE_LATENESS: Final = Metric(
     "everstep.schedule.lateness", "histogram", "s", "How long after its time a slot of a schedule was handled.",
     (), _STEPS,
 )  # fmt: skip
+SLOW_CLIENT_WAIT: Final = Metric(
+    "everstep.slow_client_wait", "counter", "s", "How long agents waited for clients that read slowly.", (GRAPH,)
+)
 MODEL_DURATION: Final = Metric(
     "gen_ai.client.operation.duration", "histogram", "s", "How long a model call took.",
     (OPERATION, PROVIDER, MODEL, ERROR_TYPE), _CALLS,
@@ -202,6 +205,23 @@ TOKENS: Final = Metric(
 COST: Final = Metric(
     "everstep.model_cost_usd", "counter", "{USD}", "What model calls cost, as far as it is known, US dollars.", (MODEL,)
 )
+
+# ---- what a server measures
+
+STREAMS: Final = Metric("everstep.streams", "gauge", "{stream}", "Streams of events that clients have open.")
+STREAM_FIRST_EVENT: Final = Metric(
+    "everstep.stream.first_event", "histogram", "s", "From when a stream was opened to its first event.", (), _STEPS
+)
+STREAM_GAP: Final = Metric(
+    "everstep.stream.gap", "histogram", "s", "From one event of a stream to the next.", (), _STEPS
+)
+STREAM_LAG: Final = Metric(
+    "everstep.stream.lag", "histogram", "s", "From when an event was written to when its client's connection took it.",
+    (), _LAGS,
+)  # fmt: skip
+STREAM_SENT: Final = Metric("everstep.stream.sent", "counter", "By", "What streams told, bytes.")
+OF_SERVERS: Final = (STREAMS, STREAM_FIRST_EVENT, STREAM_GAP, STREAM_LAG, STREAM_SENT)
+"""Those that `GET /everstep/metrics` has beside what the record knows."""
 
 METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All of them."""

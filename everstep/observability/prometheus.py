@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
@@ -29,18 +29,19 @@ class PrometheusPage:
 
     Args:
         record: Reads what the record knows, at each scrape.
-        measures: Whether this process measures, or only tells of the record.
+        measures: Whether this process measures, or only tells of the record; or what alone it measures.
     """
 
-    def __init__(self, record: Samples, *, measures: bool) -> None:
+    def __init__(self, record: Samples, *, measures: bool | Sequence[Metric]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Record(record))
         self._instruments: dict[str, Any] = {}
         self._served: tuple[WSGIServer, Thread] | None = None
         if measures:
-            ProcessCollector(registry=self.registry)
-            measured = [metric for metric in METRICS if not metric.from_record]
-            self._instruments = {metric.name: _instrument(metric, self.registry) for metric in measured}
+            if measures is True:
+                ProcessCollector(registry=self.registry)
+                measures = [metric for metric in METRICS if not metric.from_record]
+            self._instruments = {metric.name: _instrument(metric, self.registry) for metric in measures}
 
     def serve(self, host: str, port: int) -> str:
         """Begin to serve it.

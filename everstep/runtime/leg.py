@@ -107,7 +107,7 @@ class Leg:
         self.spending = Spending(store, job, prices, lambda: control.request_drain(USED_UP), submit)
         if measures.is_on:
             self.spending.counter.priced = self._priced
-        self._client = ClientRun(store, job)
+        self._client = ClientRun(store, job, control, measures)
         self._attempt = Attempt(
             store=store,
             job_id=job.id,

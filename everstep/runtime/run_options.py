@@ -28,6 +28,7 @@ class RunOptions:
         interrupt_after: Nodes to pause after, or `*`.
         stream_mode: What is written to the event log.
         stream_subgraphs: Whether what subgraphs emit is, too.
+        slow_client: For how many seconds the agent waits for clients that read slowly; None: it never waits.
     """
 
     run_id: str | None = None
@@ -40,6 +41,7 @@ class RunOptions:
     interrupt_after: Sequence[str] | str | None = None
     stream_mode: tuple[str, ...] = ()
     stream_subgraphs: bool = False
+    slow_client: float | None = None
 
     @classmethod
     def of(cls, job: Job) -> RunOptions:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
+from contextlib import aclosing
 from typing import Any, cast
 
 from langchain_core.messages import BaseMessageChunk
@@ -23,6 +24,7 @@ from everstep.checkpoints.job import Job
 from everstep.checkpoints.jobs import LostClaim
 from everstep.checkpoints.store import Store
 from everstep.runtime.results import json_ready
+from everstep.runtime.slow_clients import SlowClients
 
 TOKENS_S = 0.05
 _GRAPH_MODES = ("values", "updates", "messages", "custom", "checkpoints", "tasks", "debug", "tools")
@@ -39,7 +41,7 @@ def graph_modes(asked: tuple[str, ...]) -> list[str]:
 
 async def emitted(
     graph: Any, given: Any, config: RunnableConfig, asked: tuple[str, ...], how: Mapping[str, Any]
-) -> AsyncIterator[tuple[tuple[str, ...], str, Any]]:
+) -> AsyncGenerator[tuple[tuple[str, ...], str, Any]]:
     """Run a graph; what it emits: namespace, mode and chunk.
 
     Args:
@@ -51,16 +53,18 @@ async def emitted(
     """
     modes = graph_modes(asked)
     if "events" not in asked:
-        async for part in graph.astream(given, config, stream_mode=modes, subgraphs=True, **how):
-            yield part
+        async with aclosing(graph.astream(given, config, stream_mode=modes, subgraphs=True, **how)) as parts:
+            async for part in parts:
+                yield part
         return
     root: str | None = None
     whole: Any = graph.astream_events(given, config, version="v2", stream_mode=modes, subgraphs=True, **how)
-    async for event in whole:
-        root = root or event["run_id"]
-        if event["event"] == "on_chain_stream" and event["run_id"] == root:
-            yield event["data"]["chunk"]
-        yield (), "events", event
+    async with aclosing(whole):
+        async for event in whole:
+            root = root or event["run_id"]
+            if event["event"] == "on_chain_stream" and event["run_id"] == root:
+                yield event["data"]["chunk"]
+            yield (), "events", event
 
 
 class EventWriter:
@@ -72,14 +76,25 @@ class EventWriter:
         run_id: The run that is under way.
         modes: What the client asked for.
         subgraphs: Whether what subgraphs emit is told.
+        slow_clients: Those that the agent waits for; None: it waits for none, the log holds what they have not read.
     """
 
-    def __init__(self, store: Store, job: Job, run_id: str, modes: tuple[str, ...], *, subgraphs: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        job: Job,
+        run_id: str,
+        modes: tuple[str, ...],
+        *,
+        subgraphs: bool,
+        slow_clients: SlowClients | None = None,
+    ) -> None:
         self._store = store
         self._job = job
         self._run_id = run_id
         self._modes = frozenset(modes) | ({"messages"} if "messages-tuple" in modes else set[str]())
         self._subgraphs = subgraphs
+        self._slow_clients = slow_clients
         self._tokens: dict[tuple[str, str], tuple[BaseMessageChunk, Mapping[str, Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._values: str | None = None
@@ -102,6 +117,11 @@ class EventWriter:
         if mode == "values" and not namespace:
             self._values = text
         self._write([Emitted(mode, text, place)])
+
+    async def room(self) -> None:
+        """Wait, if the run asks for that, for clients that are far behind."""
+        if self._slow_clients is not None:
+            await self._slow_clients.wait()
 
     def end_with(self, values: Any) -> None:
         """The graph came to this: it is told, if it was not; a leg before may have been killed on its way to it."""
@@ -135,7 +155,7 @@ class EventWriter:
             return
         job, now = self._job, self._store.clock.now_ms()
 
-        def operation(connection: Connection) -> None:
+        def operation(connection: Connection) -> int:
             claims.fence(connection, job.id, job.claim_no)
             events.append(
                 connection,
@@ -146,11 +166,15 @@ class EventWriter:
                 claim_no=job.claim_no,
                 now=now,
             )
+            return 0 if self._slow_clients is None else events.newest(connection, job.thread_id)
 
-        self._store.write(operation, patient=True).add_done_callback(_ignore_lost_claim)
+        written = self._store.write(operation, patient=True)
+        written.add_done_callback(_ignore_lost_claim)
+        if self._slow_clients is not None:
+            self._slow_clients.wrote(written, sum(len(event.data_json) for event in emitted))
 
 
-def _ignore_lost_claim(written: Future[None]) -> None:
+def _ignore_lost_claim(written: Future[int]) -> None:
     """Who lost the claim learns of it by what it stores; what it told is of no account."""
     error = None if written.cancelled() else written.exception()
     if error is not None and not isinstance(error, LostClaim):

@@ -10,10 +10,14 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
+from everstep.checkpoints.metrics import RecordSamples
 from everstep.checkpoints.store import Store
 from everstep.graphs.http_configuration import Cors, HttpConfiguration, read_http
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.observability.measures import NOTHING, Collected, Measures
+from everstep.observability.metric_names import OF_SERVERS
+from everstep.observability.prometheus import PrometheusPage
 from everstep.server import auth_hook, description, failures
 from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
@@ -31,6 +35,7 @@ from everstep.server.langgraph import (
 )
 from everstep.server.langgraph.protocol import commands, streaming
 from everstep.server.native import dead_letters, health, jobs, reviews, schedules, services, triggers
+from everstep.server.open_streams import OpenStreams
 from everstep.server.wire import Shut, Wire
 
 logger = logging.getLogger("everstep.server")
@@ -46,7 +51,12 @@ _GROUPS = {
 
 
 def create_app(
-    store: Store, graphs: GraphCatalogue, *, policies: Policies | None = None, settings: Settings | None = None
+    store: Store,
+    graphs: GraphCatalogue,
+    *,
+    policies: Policies | None = None,
+    settings: Settings | None = None,
+    measures: Measures = NOTHING,
 ) -> FastAPI:
     """The application.
 
@@ -55,6 +65,7 @@ def create_app(
         graphs: The graphs by name; what their `langgraph.json` says about the server holds.
         policies: What `everstep.toml` says.
         settings: How it answers.
+        measures: What the process measures with; `GET /everstep/metrics` tells of its streams without it, too.
 
     Raises:
         ConfigInvalid: `langgraph.json` asks for something the server cannot honour safely, or its auth hook cannot be
@@ -71,7 +82,10 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,  # a redirect would name a host that whoever asks made up
     )
-    app.state.served = Served(store, graphs, policies or Policies(), settings, http)
+    page = PrometheusPage(RecordSamples(store), measures=OF_SERVERS)
+    streams = OpenStreams(Collected([page]), measures)
+    app.state.metrics = page.registry
+    app.state.served = Served(store, graphs, policies or Policies(), settings, http, streams)
     app.state.auth_hook = _hook(graphs, http)
     failures.install(app)
     app.include_router(meta.router)

@@ -12,6 +12,7 @@ from everstep.checkpoints.store import Store
 from everstep.graphs.http_configuration import Cors, HttpConfiguration
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.server.open_streams import OpenStreams
 
 DEFAULT_WAIT_S = 30.0
 MOST_BODY_BYTES = 8 * 1024 * 1024
@@ -77,6 +78,7 @@ class Served:
         policies: What `everstep.toml` says.
         settings: How it answers.
         http: What `langgraph.json` says about the server.
+        streams: The streams that clients have open.
         stopping: Set when the server stops: it cuts streams then, and their clients have not left.
     """
 
@@ -85,6 +87,7 @@ class Served:
     policies: Policies
     settings: Settings
     http: HttpConfiguration = field(default_factory=HttpConfiguration)
+    streams: OpenStreams = field(default_factory=OpenStreams)
     stopping: Event = field(default_factory=Event)
 
 

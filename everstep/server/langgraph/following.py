@@ -18,6 +18,7 @@ from everstep.checkpoints.events import Event
 from everstep.checkpoints.runs import Run
 from everstep.server.context import Served
 from everstep.server.langgraph.frames import Frames
+from everstep.server.reading import Reading
 from everstep.server.watch import Watch
 
 HEARTBEAT_S = 4.0
@@ -67,7 +68,7 @@ async def ended(served: Served, watch: Watch, run: Run, most_s: float) -> Run:
     """The run when it is over, or as it is after so many seconds."""
     clock = asyncio.get_running_loop().time
     until = clock() + most_s
-    async with watch.waiting() as waiter:
+    async with watch.waiting(run.thread_id) as waiter:
         while True:
             waiter.look()
             run = await _now(served, run)
@@ -85,34 +86,33 @@ def output(run: Run) -> Any:
 
 
 async def _frames(served: Served, watch: Watch, run: Run, modes: tuple[str, ...], after: int) -> AsyncGenerator[bytes]:
-    frames, place = Frames(modes), 0
+    frames = Frames(modes)
     if after and "messages" in modes:  # whole messages so far are told again with every part
         async for event in _seen(served, run, after):
             frames.pass_over(event)
     place = after
-    async with watch.waiting() as waiter:
-        quiet_s = 0.0
+    async with watch.waiting(run.thread_id) as waiter, Reading(served) as reading:
+        await reading.attend({run.run_id}, place)
         while True:
             waiter.look()
             found = await _behind(served, run, place)
             for event in found:
                 place = event.id
+                size = 0
                 for frame in frames.of(event):
                     yield frame
-                if event.method == events.END:
+                    size += len(frame)
+                over = run.run_id if event.method == events.END else None
+                reading.took(event.id, event.at, size, over=over)
+                if over is not None:
                     return
-            if found:
-                quiet_s = 0.0
+            if events.is_full(found):
                 continue
-            if (await _now(served, run)).ended_at is not None and not await _behind(served, run, place):
+            if not found and (await _now(served, run)).ended_at is not None and not await _behind(served, run, place):
                 yield b"event: end\ndata: null\n\n"  # its events are gone, or it has seen them all
                 return
-            started = asyncio.get_running_loop().time()
-            await waiter.wait(HEARTBEAT_S - quiet_s)
-            quiet_s += asyncio.get_running_loop().time() - started
-            if quiet_s >= HEARTBEAT_S:
+            while not await waiter.wait(HEARTBEAT_S):
                 yield b": heartbeat\n\n"
-                quiet_s = 0.0
 
 
 async def _seen(served: Served, run: Run, until: int) -> AsyncGenerator[Event]:

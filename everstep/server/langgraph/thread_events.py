@@ -13,9 +13,12 @@ from everstep.checkpoints.events import Event
 from everstep.errors import ThreadNotFound
 from everstep.server.context import Served
 from everstep.server.langgraph.following import HEARTBEAT_S
+from everstep.server.reading import Reading
 from everstep.server.watch import Watch
 
 BETWEEN_LOOKS_S = 0.1
+LOOK_FOR_THREAD = 15
+"""After how many heartbeats it is looked at whether a thread is still there; one whose events go tells at once."""
 HEARTBEAT = b": heartbeat\n\n"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -31,22 +34,26 @@ async def pages(served: Served, watch: Watch, thread_id: str, after: int) -> Asy
         thread_id: The thread.
         after: The event behind which it begins.
     """
-    clock = asyncio.get_running_loop().time
-    async with watch.waiting() as waiter:
-        told_at = clock()
+    looks = 0
+    async with watch.waiting(thread_id) as waiter, Reading(served) as reading:
         while True:
             waiter.look()
             found = await served.store.aread(partial(events.of_thread, thread_id=thread_id, after=after))
             if found:
-                after, told_at = found[-1].id, clock()
+                await reading.attend({event.run_id for event in found}, after)
+                after = found[-1].id
                 yield found
-            elif clock() - told_at >= HEARTBEAT_S:
-                if not await served.store.aread(lambda c: _is_there(c, thread_id)):
-                    return
-                told_at = clock()
+                for event in found:
+                    over = event.run_id if event.method == events.END else None
+                    reading.took(event.id, event.at, len(event.data_json), over=over)
+                if events.is_full(found):
+                    continue
+            elif not await served.store.aread(lambda c: _is_there(c, thread_id)):
+                return
+            while not await waiter.wait(HEARTBEAT_S):
                 yield []
-            else:
-                await waiter.wait(max(HEARTBEAT_S - (clock() - told_at), 0.001))
+                if (looks := looks + 1) % LOOK_FOR_THREAD == 0:
+                    break
 
 
 async def begun_at(served: Served, thread_id: str, event_id: int) -> int:
@@ -60,18 +67,21 @@ async def begun_at(served: Served, thread_id: str, event_id: int) -> int:
     return await served.store.aread(look)
 
 
-async def until(condition: Callable[[Connection], bool], served: Served, watch: Watch, most_s: float) -> bool:
-    """Wait for what the record says; whether it came in so many seconds.
+async def until(
+    condition: Callable[[Connection], bool], thread_id: str, served: Served, watch: Watch, most_s: float
+) -> bool:
+    """Wait for what the record says of a thread; whether it came in so many seconds.
 
     Args:
         condition: What is waited for.
+        thread_id: The thread.
         served: What is served.
         watch: Wakes it.
         most_s: Seconds.
     """
     clock = asyncio.get_running_loop().time
     end = clock() + most_s
-    async with watch.waiting() as waiter:
+    async with watch.waiting(thread_id) as waiter:
         while True:
             waiter.look()
             if await served.store.aread(condition):

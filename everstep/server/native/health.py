@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict
-from typing import Any, cast
+from typing import cast
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from everstep.checkpoints import database
-from everstep.checkpoints.metrics import RecordSamples
 from everstep.errors import EverstepError, NotPermitted
-from everstep.observability.prometheus import PrometheusPage
 from everstep.runtime import examination
 from everstep.runtime.advice import Finding
 from everstep.server.access import require
@@ -114,16 +112,15 @@ def _findings(served: Served) -> list[Finding]:
         }
     },
 )
-async def show_metrics(request: Request, served: ServedBy, caller: CalledBy) -> Response:
-    """Tell the health of the record in the text format of Prometheus; docs/metrics.md has the list.
+async def show_metrics(request: Request, caller: CalledBy) -> Response:
+    """Tell the health of the record, and of this server's streams, in the text format of Prometheus.
+
+    docs/metrics.md has the list.
 
     It tells of everybody's jobs, so it takes a key that sees them all. Prometheus sends one as `Authorization: Bearer`.
     """
     _require_everybody(caller)
-    state: Any = request.app.state
-    if not hasattr(state, "metrics"):
-        state.metrics = PrometheusPage(RecordSamples(served.store), measures=False).registry
-    page = await asyncio.to_thread(generate_latest, cast(CollectorRegistry, state.metrics))
+    page = await asyncio.to_thread(generate_latest, cast(CollectorRegistry, request.app.state.metrics))
     return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 

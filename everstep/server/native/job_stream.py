@@ -20,6 +20,7 @@ from everstep.server.context import Served
 from everstep.server.job_watch import JobWaiter
 from everstep.server.langgraph.frames import frame
 from everstep.server.native.waiting import watch_of
+from everstep.server.reading import Reading
 from everstep.server.watch import Waiter, Watch
 
 HEARTBEAT_S = 15.0
@@ -53,7 +54,7 @@ async def _frames(request: Request, served: Served, job: Job, place: Place) -> A
         now = jobs.find(connection, job.public_id)
         return job_log.read(connection, now, place), now
 
-    async with _woken(request, served, job) as waiter:
+    async with _woken(request, served, job) as waiter, Reading(served) as reading:
         quiet_since = clock()
         while True:
             waiter.look()
@@ -61,9 +62,13 @@ async def _frames(request: Request, served: Served, job: Job, place: Place) -> A
                 found, now = await served.store.aread(look)
             except JobNotFound:  # deleted
                 return
+            await reading.attend({entry.run_id for entry in found if entry.run_id is not None}, place.event)
             for entry in found:
+                told = _frame(entry)
+                yield told
                 place = entry.place
-                yield _frame(entry)
+                over = entry.run_id if entry.name == events.END else None
+                reading.took(place.event, entry.at, len(told), over=over)
             if found:  # there may be more
                 quiet_since = clock()
                 continue

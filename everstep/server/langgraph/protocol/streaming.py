@@ -27,7 +27,7 @@ from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph import thread_events
 from everstep.server.langgraph.protocol.requests import EventsWanted
 from everstep.server.langgraph.protocol.translation import Translation, row_of
-from everstep.server.langgraph.runs import RunContext
+from everstep.server.langgraph.run_context import RunContext
 from everstep.server.watch import Watch
 
 logger = logging.getLogger("everstep.server")
@@ -70,7 +70,7 @@ async def _frames(
     translation = Translation(frozenset(wanted.channels))
     try:
         while not await thread_events.until(
-            lambda c: _sees(c, caller, filters, thread_id), served, watch, LOOK_FOR_THREAD_S
+            lambda c: _sees(c, caller, filters, thread_id), thread_id, served, watch, LOOK_FOR_THREAD_S
         ):
             yield thread_events.HEARTBEAT
         after = await _begin(served, watch, thread_id, wanted.since)
@@ -96,7 +96,9 @@ async def _begin(served: Served, watch: Watch, thread_id: str, since: int | None
     """The row of the log behind which to read."""
     if since is not None:
         return await thread_events.begun_at(served, thread_id, row_of(since))
-    await thread_events.until(lambda c: thread_events.is_under_way(c, thread_id), served, watch, MOMENT_S)
+    await thread_events.until(
+        lambda c: thread_events.is_under_way(c, thread_id), thread_id, served, watch, MOMENT_S
+    )
 
     def look(connection: Connection) -> int:
         chosen = runs.going(connection, thread_id=thread_id)[:1] or runs.of_thread(connection, thread_id, limit=1)
