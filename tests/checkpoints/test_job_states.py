@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from everstep.checkpoints import budgets, claims, effects
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import ALLOWED, Job, LostClaim
 from everstep.checkpoints.reviews import Question, Review
-from everstep.clock import ManualClock
 from everstep.errors import JobStateConflict, ReviewAnswered, ReviewAnswerInvalid
 from everstep.runtime.classify import Verdict
 from everstep.runtime.settle import Outcome, settle
-from tests.support.machines import machine_settings
-from tests.support.record import claim, record
+from tests.support.machines import RecordMachine, machine_settings
+from tests.support.record import claim
 
 LEASE = 10_000
 MAX_ATTEMPTS = 3
@@ -32,7 +27,6 @@ WORKERS = ("a", "b")
 TERMINAL = ("done", "failed")
 DECIDING = ("error", "budget")
 """Kinds of reviews that decide whether the job goes on at all."""
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # thousands of commits; here the disk adds nothing
 
 
 @dataclass
@@ -64,26 +58,17 @@ class Model:
         self.moved = False
 
 
-class JobLife(RuleBasedStateMachine):
+class JobLife(RecordMachine):
     """Every way a job can be moved, by two workers that may be asleep, a person and the clock."""
-
-    database = "sqlite"
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
-        self.opened = ExitStack()
-        folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
-        self.store = self.opened.enter_context(record(self.database, folder, self.clock))
         self.model = Model(due=self.clock.now_ms())
         self.believes: dict[str, Job | None] = dict.fromkeys(WORKERS)
         self.running_effects: dict[str, Effect] = {}
         self.calls = 0
         self.confirmed_results: dict[str, str] = {}
         self.idle: set[str] = set()  # tried in vain since the job last moved, so that the machine does not idle
-
-    def teardown(self) -> None:
-        self.opened.close()
 
     # ---- helpers
 

@@ -5,18 +5,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
 from collections import Counter
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from everstep.checkpoints import claims, services
 from everstep.checkpoints.admission import Limits
@@ -24,18 +20,15 @@ from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.standstill import Standstill
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from everstep.runtime.classify import Verdict
 from everstep.runtime.settle import Outcome, settle
-from tests.support.machines import machine_settings
-from tests.support.record import record
+from tests.support.machines import RecordMachine, machine_settings
 
 LEASE = 10_000
 HOST = "api.example.com"
 LIMITS = Limits(graphs={"narrow": 1}, services={HOST: 2}, per_key=1)
 WORKERS = ("a", "b")
 ENDED = ("done", "failed")
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # thousands of commits; here the disk adds nothing
 
 kinds = st.tuples(
     st.sampled_from(["wide", "wide", "narrow"]),
@@ -45,17 +38,11 @@ kinds = st.tuples(
 )
 
 
-class QueueLife(RuleBasedStateMachine):
+class QueueLife(RecordMachine):
     """Jobs come, run side by side, meet an outage, and end."""
-
-    database = "sqlite"
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
-        self.opened = ExitStack()
-        folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
-        self.store = self.opened.enter_context(record(self.database, folder, self.clock))
         self.stores = {name: self.opened.enter_context(self._another()) for name in WORKERS}
         self.held: dict[str, list[Job]] = {name: [] for name in WORKERS}
         self.late: set[tuple[int, int]] = set()

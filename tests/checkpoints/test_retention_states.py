@@ -6,27 +6,20 @@ deleted is deleted whole; what is left is untouched.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 from sqlalchemy import select
 
 from everstep.checkpoints import jobs, retention
 from everstep.checkpoints.retention import DAY_MS, Rules
 from everstep.checkpoints.schema import job_events, tombstones
-from everstep.clock import ManualClock
 from everstep.errors import JobPruned, JobStateConflict, KeyConflict
-from tests.support.machines import machine_settings
-from tests.support.record import record
+from tests.support.machines import RecordMachine, machine_settings
 
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 KEYS = ("a", "b", "c")
 DAYS = (0.0, 1.0, 3.0)
 
@@ -43,21 +36,12 @@ class Known:
     """When the key is free again, if the job was deleted."""
 
 
-class Keys(RuleBasedStateMachine):
+class Keys(RecordMachine):
     """A few keys, a person, a worker made by hand, retention and the clock."""
-
-    database = "sqlite"
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
-        self.opened = ExitStack()
-        folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
-        self.store = self.opened.enter_context(record(self.database, folder, self.clock))
         self.known: dict[str, Known] = {}
-
-    def teardown(self) -> None:
-        self.opened.close()
 
     def stone(self, key: str) -> Known | None:
         """What a deleted job's key stands for, while it is known."""

@@ -5,16 +5,13 @@ Whatever the order: a slot has at most one job, and with `all` each slot of the 
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from sqlalchemy import select
 
 from everstep.checkpoints import cron, schedules, slots
@@ -22,30 +19,22 @@ from everstep.checkpoints.schedule import Definition, Missed, Overlap
 from everstep.checkpoints.schema import schedule_slots
 from everstep.checkpoints.slots import UNFINISHED
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
 from everstep.graphs.policies import Policies
 from everstep.runtime.classify import classify
 from everstep.runtime.schedules import Scheduler
 from everstep.runtime.settle import Outcome
-from tests.checkpoints.test_queue_states import MEMORY
-from tests.support.machines import machine_settings
-from tests.support.record import claim, record, settled
+from tests.support.machines import RecordMachine, machine_settings
+from tests.support.record import claim, settled
 
 MINUTE_MS = 60_000
 CRON = "*/10 * * * *"
 
 
-class Schedules(RuleBasedStateMachine):
+class Schedules(RecordMachine):
     """A schedule of each kind lives through a day of which the clocks are not sure."""
-
-    database = "sqlite"
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
-        self.opened = ExitStack()
-        folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
-        self.store = self.opened.enter_context(record(self.database, folder, self.clock))
         self.other = self.opened.enter_context(Store.open(self.store.url, clock=self.clock))
         self.schedulers = [self.scheduler(0), self.scheduler(1)]
         self.began = self.latest = self.looked_at = self.clock.now_ms()
@@ -54,9 +43,6 @@ class Schedules(RuleBasedStateMachine):
     def scheduler(self, number: int) -> Scheduler:
         """One that just started."""
         return Scheduler((self.store, self.other)[number], Policies(), actor=f"scheduler {number}")
-
-    def teardown(self) -> None:
-        self.opened.close()
 
     @initialize(overlap=st.sampled_from(["skip", "queue", "resume"]), missed=st.sampled_from(["skip", "latest", "all"]))
     def make(self, overlap: Overlap, missed: Missed) -> None:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from sqlalchemy import Connection, select
 
 from everstep.checkpoints import claims, conversations, effects, events, runs
@@ -25,30 +22,21 @@ from everstep.checkpoints.runs import Run, RunRequest
 from everstep.checkpoints.schema import agent_jobs, threads
 from everstep.checkpoints.schema import runs as run_rows
 from everstep.checkpoints.turns import GOING, NOT_YET
-from everstep.clock import ManualClock
 from everstep.errors import EverstepError, JobStateConflict, ReviewAnswered, ThreadBusy
 from everstep.runtime.classify import Verdict
 from everstep.runtime.settle import Outcome, settle
-from tests.checkpoints.test_queue_states import MEMORY
-from tests.support.machines import machine_settings
-from tests.support.record import record
+from tests.support.machines import RecordMachine, machine_settings
 
 LEASE = 10_000
 THREAD = "019ad000-0000-7000-8000-000000000001"
 STRATEGIES = ["enqueue", "enqueue", "reject", "interrupt", "rollback"]
 
 
-class ThreadLife(RuleBasedStateMachine):
+class ThreadLife(RecordMachine):
     """Runs come to one thread."""
-
-    database = "sqlite"
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
-        self.opened = ExitStack()
-        folder = Path(self.opened.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
-        self.store = self.opened.enter_context(record(self.database, folder, self.clock))
         self.held: list[Job] = []
         self.asked = 0
         self.over: dict[str, tuple[str, int | None]] = {}
