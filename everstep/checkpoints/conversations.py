@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, String, column, func, select, update
+from sqlalchemy import table as table_named
 from sqlalchemy.exc import NoResultFound
 
 from everstep.checkpoints.database import insert_or_ignore
@@ -22,12 +23,15 @@ from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import threads as table
 from everstep.checkpoints.thread import OF_JOB, Status, Thread, Ttl, asked_by, of_job, thread_of
 from everstep.clock import uuid7
-from everstep.errors import RequestInvalid, ThreadBusy, ThreadExists, ThreadNotFound
+from everstep.errors import CheckpointNotFound, RequestInvalid, ThreadBusy, ThreadExists, ThreadNotFound
 
 GOING = ("pending", "running", "retry")
 ENDED = ("done", "failed")
 KEEP: Any = object()
 """In place of a value that is to stay as it is."""
+_checkpoints = table_named(
+    "checkpoints", *(column(name, String) for name in ("thread_id", "checkpoint_ns", "checkpoint_id"))
+)
 
 
 def find(connection: Connection, thread_id: str, *, owner: str | None = None) -> Thread:
@@ -267,6 +271,21 @@ def require_idle(connection: Connection, thread_id: str, *, writing: bool = True
         raise ThreadBusy(
             f"thread {thread_id} has a run in flight",
             next_step="wait for its end, or cancel it",
+            thread_id=thread_id,
+        )
+
+
+def require_checkpoint(connection: Connection, thread_id: str, checkpoint_id: str, namespace: str = "") -> None:
+    """Refuse a place that a thread has not: a graph that is sent there would begin with nothing.
+
+    Raises:
+        CheckpointNotFound: It has no such checkpoint.
+    """
+    place = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}
+    if not connection.execute(select(func.count()).select_from(_checkpoints).filter_by(**place)).scalar_one():
+        raise CheckpointNotFound(
+            f"thread {thread_id} has no checkpoint {checkpoint_id[:80]!r}",
+            next_step="list those it has: POST /threads/{id}/history",
             thread_id=thread_id,
         )
 

@@ -43,6 +43,7 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.ReviewAnswerInvalid: 422,
     errors.ThreadExists: 409,
     errors.ThreadHasNoGraph: 422,
+    errors.StateNotSerializable: 422,
     errors.CheckpointNotFound: 404,
     errors.AssistantNotFound: 404,
     errors.AssistantExists: 409,
@@ -63,6 +64,7 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.WebhookInvalid: 422,
 }
 """What each error of the catalogue is answered with; those not named: 500."""
+_CODES = {400: "request_invalid", 404: "path_not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
 
 def install(app: FastAPI) -> None:
@@ -93,12 +95,17 @@ def answer(status: int, detail: str, **more: Any) -> JSONResponse:
 def refusal(error: EverstepError | HTTPException) -> JSONResponse:
     """The answer to an error."""
     if isinstance(error, HTTPException):
-        response = answer(error.status_code, str(error.detail))
+        code = _CODES.get(error.status_code)
+        response = answer(error.status_code, str(error.detail), **({"code": code} if code else {}))
         response.headers.update(error.headers or {})
         return response
     status = status_of(error)
     if status >= 500:
         logger.error("%s", error, exc_info=error)
+    if isinstance(error, errors.GraphLoadFailed):  # what the graph's code said may hold anything, and is in the log
+        name = error.ids["graph"]
+        detail = f"graph {name!r} could not be loaded; the server's log tells why"
+        return answer(status, detail, code=error.code, next_step="correct it, or ask who runs the server", graph=name)
     told = error.as_dict()
     response = _Told({"detail": told.pop("message"), **told}, status_code=status)  # an id may be named status
     if status == 401:
@@ -119,6 +126,8 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 def _described(one: dict[str, Any]) -> str:
     where: Sequence[Any] = one["loc"]
+    if one["type"] == "json_invalid":
+        return f"the body is no JSON: {one['ctx']['error']}, at character {where[-1]}"
     field = ".".join(str(part) for part in where[1:]) or str(where[0])
     if one["type"] == "extra_forbidden":
         return f"{field} is not supported"

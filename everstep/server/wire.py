@@ -41,7 +41,7 @@ class Wire:
         prefix = scope.get("root_path", "")
         length = Headers(scope=scope).get("content-length", "0")
         if length.isdecimal() and (len(length) > 18 or int(length) > self._most_body_bytes):
-            await failures.answer(413, TOO_LARGE)(scope, receive, send)
+            await failures.refusal(HTTPException(413, TOO_LARGE))(scope, receive, send)
             return
         if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):  # PostgreSQL can look for no such text
             refused = failures.answer(422, "the address holds a NUL character", code="request_invalid")
@@ -91,7 +91,7 @@ class Prefixed:
         elif scope["path"] == self._prefix or scope["path"].startswith(f"{self._prefix}/"):
             await self._app({**scope, "root_path": scope.get("root_path", "") + self._prefix}, receive, send)
         elif scope["type"] == "http":
-            await failures.answer(404, f"the server is under {self._prefix}")(scope, receive, send)
+            await failures.refusal(HTTPException(404, f"the server is under {self._prefix}"))(scope, receive, send)
         else:
             await receive()
             await send({"type": "websocket.close", "code": 4404})
@@ -112,6 +112,6 @@ class Shut:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what is not shut."""
         if scope["type"] == "http" and self._paths.fullmatch(scope["path"].removeprefix(scope.get("root_path", ""))):
-            await failures.answer(404, "Not Found")(scope, receive, send)
+            await failures.refusal(HTTPException(404))(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -115,6 +115,19 @@ def test_a_request_sent_fifty_times_starts_one_run(served: str) -> None:
     assert other.status_code == 409
 
 
+def test_a_batch_starts_all_of_its_runs_or_none(served: str) -> None:
+    """One that is refused keeps the others from being started; sent again under its key a batch starts nothing anew."""
+    client = get_sync_client(url=served)
+    good, bad = {"assistant_id": "steps", "input": INPUT}, {"assistant_id": "nobody", "input": INPUT}
+    with pytest.raises(NotFoundError, match="nobody"):
+        client.http.post("/runs/batch", json=[good, bad])
+    assert client.threads.search() == []
+    answers = at_once(served, 4, "/runs/batch", json=[good, good], headers={"Idempotency-Key": "batch"})
+    assert len({answer.content for answer in answers}) == 1
+    assert len({run["thread_id"] for run in answers[0].json()}) == 2
+    assert len(client.threads.search()) <= 2
+
+
 def test_a_thread_is_deleted_with_what_runs_on_it(served: str) -> None:
     """Deleting a thread cancels the run under way on it and those that wait, and then nothing of it is left."""
     client = get_sync_client(url=served)

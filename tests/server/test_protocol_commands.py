@@ -170,6 +170,7 @@ def test_subscriptions_are_streams_over_http(thread: Thread) -> None:
     assert missed["current_namespaces"] == [{"namespace": [], "status": "completed"}]
     seen = thread.command("subscription.reconnect", run_id=run, last_event_id=last["event_id"])["result"]
     assert seen == {**missed, "restored": True, "missed_events": 0}
+    _error(thread.command("subscription.reconnect", run_id=run, last_event_id="9" * 40), "invalid_argument", "no event")
 
 
 def test_what_is_no_command_is_answered_with_an_error(thread: Thread) -> None:

@@ -292,6 +292,33 @@ def test_no_answer_shows_the_insides(app_of: Callable[..., FastAPI], caplog: pyt
     assert any(record.exc_info for record in caplog.records if record.name == "everstep.server")
 
 
+def test_no_answer_shows_what_a_graph_said(store: Store, tmp_path: Path) -> None:
+    """A graph that cannot be loaded is answered with its name: what its code raised is for the log alone."""
+    (tmp_path / "bad.py").write_text("raise RuntimeError('password=hunter2 at /srv/private')")
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"bad": "./bad.py:graph"}}')
+    app = create_app(store, GraphCatalogue.from_config(tmp_path / "langgraph.json"))
+    answer = TestClient(app, base_url="http://127.0.0.1:2024").get("/assistants/bad/schemas")
+    assert (answer.status_code, answer.json()["code"]) == (500, "graph_load_failed")
+    assert "'bad'" in answer.json()["detail"]
+    assert not [told for told in ("hunter2", "private", str(tmp_path)) if told in answer.text]
+
+
+def test_every_error_has_a_code(ask: Ask) -> None:
+    """Also those that no path function gave: an unknown path or method, a body that is no JSON, or too large."""
+    client = ask(most_body_bytes=1024)
+    answers = [
+        client.get("/nowhere"),
+        client.put("/ok"),
+        client.post("/threads", content=b'{"metadata": '),
+        client.post("/threads", content=b"[" * 1000),
+        client.post("/threads", content=b"x" * 2000),
+    ]
+    assert [answer.status_code for answer in answers] == [404, 405, 422, 400, 413]
+    codes = [answer.json()["code"] for answer in answers]
+    assert codes == ["path_not_found", "method_not_allowed", "request_invalid", "request_invalid", "body_too_large"]
+    assert answers[2].json()["detail"] == "the body is no JSON: Expecting value, at character 13"
+
+
 def test_keys_are_in_no_log(ask: Ask, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Neither a key that counts, nor one that does not, nor a body with a credential, whatever level is logged."""
     caplog.set_level(logging.DEBUG)

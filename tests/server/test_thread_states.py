@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -163,6 +164,32 @@ async def test_an_earlier_checkpoint_is_changed(client: LangGraphClient) -> None
     other: Any = {**place, "checkpoint_id": str(uuid.uuid4())}
     with pytest.raises(UnprocessableEntityError, match="two places"):
         await client.threads.update_state(thread_id, None, checkpoint=other, checkpoint_id=place["checkpoint_id"])
+
+
+async def test_a_checkpoint_that_is_not_there_is_no_beginning(client: LangGraphClient) -> None:
+    """A change there, or a run from there, is not found, and the thread stays as it was; so it is with another's."""
+    thread_id, other_id = [(await client.threads.create(graph_id="asking"))["thread_id"] for _ in range(2)]
+    await client.threads.update_state(thread_id, {"answer": "a"}, as_node="greet")
+    other = await client.threads.update_state(other_id, {"answer": "b"}, as_node="greet")
+    before = await client.threads.get_history(thread_id)
+    for place in ("nowhere", str(uuid.uuid4()), other["checkpoint"]["checkpoint_id"]):
+        with pytest.raises(NotFoundError, match="no checkpoint"):
+            await client.threads.update_state(thread_id, {"answer": "c"}, as_node="greet", checkpoint_id=place)
+        inputs: list[Any] = [{"messages": []}, None]
+        for given in inputs:
+            with pytest.raises(NotFoundError, match="no checkpoint"):
+                await client.runs.create(thread_id, "asking", input=given, checkpoint_id=place)
+    assert await client.threads.get_history(thread_id) == before
+    assert await client.runs.list(thread_id) == []
+
+
+async def test_a_value_that_cannot_be_stored_is_refused(client: LangGraphClient) -> None:
+    """It is the request's fault: 422, which names the place of the value."""
+    thread_id = (await client.threads.create(graph_id="asking"))["thread_id"]
+    body = json.dumps({"values": {"answer": {"x": 2**70}}, "as_node": "greet"})
+    answer = await client.http.client.post(f"/threads/{thread_id}/state", content=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("$.answer.x is an integer beyond 64 bits")
 
 
 async def test_a_change_that_no_graph_takes_is_refused(client: LangGraphClient, store: Store) -> None:

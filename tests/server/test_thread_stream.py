@@ -102,3 +102,12 @@ def test_what_is_not_known_is_refused(url: str, thread: str) -> None:
         assert answer.status_code == 422
         assert "'all'" in answer.json()["detail"]
         assert client.get("/threads/01a22cbb-0000-7000-8000-000000000000/stream").status_code == 404
+
+
+def test_an_id_that_no_event_has_begins_anew(url: str, sdk: Any, thread: str) -> None:
+    """A `Last-Event-ID` of another server, even one that is no integer of a database, misses nothing."""
+    whole = list(_parts(sdk, thread, 2, last_event_id="-"))
+    run = sdk.runs.list(thread)[0]["run_id"]
+    for given in ("somewhere", "9" * 40):
+        assert list(_parts(sdk, thread, 2, last_event_id=given)) == whole
+        assert [part.event for part in sdk.runs.join_stream(thread, run, last_event_id=given)][-1] == "end"

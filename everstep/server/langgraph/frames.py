@@ -73,7 +73,12 @@ def frame(name: str, data_json: str, number: int | None) -> bytes:
 def after(last_event_id: str | None) -> int:
     """The event behind which a client goes on; 0 for the first. An id that is none of ours begins anew."""
     given = (last_event_id or "").strip()
-    return 0 if given in FROM_THE_START or not given.isascii() or not given.isdigit() else int(given)
+    return 0 if given in FROM_THE_START or not is_place(given) else int(given)
+
+
+def is_place(given: str) -> bool:
+    """Whether a text may be the id of an event: no integer of a database has more than 18 digits for certain."""
+    return given.isascii() and given.isdigit() and len(given) <= 18
 
 
 def _named(name: str, event: Event) -> str:

@@ -50,6 +50,14 @@ class RunContext:
             ending: What of the run's path tells what follows.
             as_stands: Changes the request by how the thread stands, in the transaction that admits it.
         """
+        answered = await once.write(await self.prepared(body, thread_id, ending, as_stands))
+        run_id = str(cast("Mapping[str, Any]", answered.reply.body)["run_id"])
+        return await self.served.store.aread(lambda connection: runs.find(connection, run_id)), answered
+
+    async def prepared(
+        self, body: RunCreate, thread_id: str | None, ending: str = "", as_stands: AsStands | None = None
+    ) -> Callable[[Connection], Reply]:
+        """What admits a run, in the write transaction it is given; see `start`."""
         store, caller, now = self.served.store, self.caller, self.served.store.clock.now_ms()
         if body.command is not None and "resume" in body.command.model_fields_set:
             access.require(caller, "review")
@@ -70,6 +78,8 @@ class RunContext:
 
         def create(connection: Connection) -> Reply:
             thread = self._thread(connection, body, request, thread_id, filters, now)
+            if request.checkpoint is not None:
+                conversations.require_checkpoint(connection, thread.thread_id, request.checkpoint["checkpoint_id"])
             run = runs.create(
                 connection,
                 request if as_stands is None else as_stands(connection, thread.thread_id, request),
@@ -83,9 +93,7 @@ class RunContext:
             where = {"Content-Location": place, **({"Location": place + ending} if ending else {})}
             return Reply(200, view(run), where)
 
-        answered = await once.write(create)
-        run_id = str(cast("Mapping[str, Any]", answered.reply.body)["run_id"])
-        return await store.aread(lambda connection: runs.find(connection, run_id)), answered
+        return create
 
     def _thread(
         self,

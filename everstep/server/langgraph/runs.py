@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from starlette.responses import JSONResponse
 
 from everstep.checkpoints import conversations, runs
+from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.runs import Run
 from everstep.errors import RequestInvalid, ThreadNotFound
 from everstep.server import access
@@ -49,10 +50,13 @@ async def create_runs(
     request: Request,
     served: ServedBy,
     caller: CalledBy,
-) -> list[dict[str, Any]]:
-    """Start several runs, each on a thread of its own."""
+    once: AskedOnce,
+) -> Response:
+    """Start several runs, each on a thread of its own: all of them, or none if one is refused."""
     context = RunContext(request, served, caller)
-    return [view((await context.start(body, Once(served.store, None), None))[0]) for body in bodies]
+    created = [await context.prepared(body, None) for body in bodies]
+    answered = await once.write(lambda connection: Reply(200, [create(connection).body for create in created], {}))
+    return answered.response()
 
 
 @router.post("/threads/{thread_id}/runs/stream")

@@ -121,6 +121,9 @@ async def change(
         at = at.model_copy(update={"checkpoint_id": body.checkpoint_id})
     thread = await found_thread(request, served, caller, thread_id, "update", {"values": body.values})
     config = _config(thread, at)
+    if at.checkpoint_id is not None:
+        place = thread.thread_id, at.checkpoint_id, at.checkpoint_ns or ""
+        await served.store.aread(lambda connection: conversations.require_checkpoint(connection, *place))
     await served.store.aread(partial(conversations.require_idle, thread_id=thread.thread_id, writing=False))
     async with opened(served, thread, "threads.update", IdleSaver(served.store)) as graph:
         try:
@@ -263,5 +266,9 @@ async def note_state(served: Served, thread: Thread, graph: Graph, actor: str) -
 
 
 def _no_checkpoint(thread: Thread, at: Place) -> CheckpointNotFound:
-    named = at.model_dump(exclude_none=True)
-    return CheckpointNotFound(f"thread {thread.thread_id} has no checkpoint {named}", thread_id=thread.thread_id)
+    named = at.checkpoint_id if at.checkpoint_id is not None else f"at {at.checkpoint_ns}"
+    return CheckpointNotFound(
+        f"thread {thread.thread_id} has no checkpoint {named}",
+        next_step="list those it has: POST /threads/{id}/history",
+        thread_id=thread.thread_id,
+    )

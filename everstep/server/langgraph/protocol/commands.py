@@ -20,6 +20,7 @@ from everstep.checkpoints.runs import Run, RunRequest
 from everstep.errors import JobStateConflict, RunNotFound
 from everstep.server import access
 from everstep.server.context import CalledBy, ServedBy
+from everstep.server.langgraph.frames import is_place
 from everstep.server.langgraph.permitted import found_thread
 from everstep.server.langgraph.protocol import requests, states, trees
 from everstep.server.langgraph.protocol.answers import Refused, refusal, success
@@ -259,7 +260,7 @@ async def _reconnect(context: _Context, params: requests.Reconnect) -> _Result:
     if params.subscriptions:
         raise Refused("no_such_subscription", "over HTTP a subscription is a stream: open it again with since")
     seen = params.last_event_id or "0"
-    if not seen.isascii() or not seen.isdigit():
+    if not is_place(seen):
         raise Refused("invalid_argument", "last_event_id: that of no event")
     run = await _run(context, params.run_id)
     missed = await context.runs.served.store.aread(
