@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from langgraph.config import get_stream_writer
 
 from everstep import effect
 from everstep.checkpoints.store import Store
@@ -29,7 +30,7 @@ def act(world: str, text: str) -> str:
 
 
 def gated(world: str) -> Any:
-    """Three nodes with an effect each; the second waits for a file, and says so, unless that is there already."""
+    """Three nodes that tell of themselves and act; the second waits for a file, and says so, unless it is there."""
 
     def node(name: str) -> Any:
         def body(_state: Log) -> Log:
@@ -37,6 +38,7 @@ def gated(world: str) -> Any:
             if name == "b":
                 Path(world + ".entered").touch()
                 until(Path(world + ".go").exists, "the permission to go on")
+            get_stream_writer()({"at": name})
             return {"log": [act(world, name)]}
 
         return body
