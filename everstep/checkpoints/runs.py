@@ -265,17 +265,6 @@ def forget(connection: Connection, run: Run) -> None:
     connection.execute(delete(events).where(events.c.run_id == run.run_id))
 
 
-def to_roll_back(connection: Connection, thread_id: str) -> list[str]:
-    """Runs of a thread that are over and whose steps are to be taken away before the next one starts."""
-    marked = and_(table.c.thread_id == thread_id, table.c.rolled_back == 1, table.c.ended_at.is_not(None))
-    return list(connection.execute(select(table.c.run_id).where(marked)).scalars())
-
-
-def rolled_back(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Note that their steps are gone."""
-    connection.execute(update(table).where(table.c.run_id.in_(run_ids)).values(rolled_back=2))
-
-
 def _give_way(connection: Connection, job: Job, strategy: str, now: int, actor: str) -> None:
     if strategy == "rollback":
         of_job = and_(table.c.job_id == job.id, table.c.ended_at.is_(None))

@@ -14,10 +14,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.constants import END
 from langgraph.pregel import Pregel
 
-from everstep.checkpoints import runs
+from everstep.checkpoints import rollback
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
+from everstep.errors import CheckpointNotFound
 from everstep.runtime.feed import Standing
 from everstep.runtime.results import json_ready
 from everstep.runtime.run_options import RunOptions
@@ -51,8 +52,7 @@ class ClientRun:
     @property
     def run_id(self) -> str:
         """One id for each time the graph is fed an input: LangGraph ignores one that is fed to a run it has seen."""
-        run_id = self.options.run_id or self._job.public_id
-        return f"{run_id}.{self._job.returns}" if self._job.returns else run_id
+        return rollback.name_of_steps(self.options.run_id or self._job.public_id, self._job.returns)
 
     def config(self) -> RunnableConfig:
         """The run's config, without what the worker adds."""
@@ -70,25 +70,28 @@ class ClientRun:
 
     async def prepare(self) -> None:
         """Take away the steps of earlier runs of the thread that were cancelled so."""
-        if self.options.run_id is None:
-            return
-        thread = self._job.thread_id
-        run_ids = await self._store.aread(lambda connection: runs.to_roll_back(connection, thread))
-        if run_ids:
-            await StepSaver(self._store).adelete_for_runs(run_ids)
-            await self._store.awrite(lambda connection: runs.rolled_back(connection, run_ids))
+        if self.options.run_id is not None:
+            await rollback.take_away(self._store, self._job.thread_id)
 
     async def starts_at(self, graph: Graph, config: RunnableConfig) -> RunnableConfig:
         """The config of the first feeding: an input may be fed to an earlier checkpoint.
 
         Without an input the thread is forked there now, and goes on from the fork; one that is to end where it is ends.
         """
-        place = {} if self._job.input_applied else self.options.forks_at()
-        if not self._job.input_applied and self.options.resolves:
+        if self._job.input_applied or self._job.next_input_json is not None:  # it began, and goes on from where it is
+            return config
+        if self.options.resolves:
             await graph.aupdate_state(config, None, as_node=END)
+        place = self.options.forks_at()
         if not place:
             return config
         there: RunnableConfig = {**config, "configurable": {**config.get("configurable", {}), **place}}
+        if await StepSaver(self._store).aget_tuple(there) is None:  # the graph would begin with nothing
+            raise CheckpointNotFound(
+                f"the thread has no checkpoint {place['checkpoint_id']} any more, where the run was to begin",
+                next_step="start another run, at a checkpoint that is there",
+                thread=self._job.thread_id,
+            )
         if self._job.next_input is not None:
             return there
         await graph.aupdate_state(there, None, as_node="__copy__")

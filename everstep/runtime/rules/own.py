@@ -13,6 +13,7 @@ OWN: dict[type[BaseException], Rule] = {
     errors.ChangeRejected: Rule("failed", "a person rejected the change"),
     errors.ModelUnavailable: Rule("review", "the model cannot be had on this machine"),
     errors.StateNotSerializable: Rule("failed", "the state holds a value that cannot be stored"),
+    errors.CheckpointNotFound: Rule("failed", "the checkpoint to begin at is gone"),
     errors.PayloadInvalid: INPUT,
     errors.SecretInPayload: INPUT,
     errors.StoreUnavailable: Rule("retry", "the record could not be reached"),

@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from everstep.checkpoints import runs
+from everstep.checkpoints import rollback, runs
 from everstep.errors import RequestInvalid
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.langgraph import following
@@ -52,6 +52,7 @@ async def cancel_run(
     if not wait:
         return Response(status_code=202)
     await following.ended(served, context.watch, run, LONGEST_CANCEL_S)
+    await rollback.take_away(served.store, run.thread_id)
     return Response(status_code=204)
 
 
@@ -78,8 +79,9 @@ async def cancel_runs(
 
 @router.delete("/threads/{thread_id}/runs/{run_id}", status_code=204)
 async def delete_run(thread_id: str, run_id: str, request: Request, served: ServedBy, caller: CalledBy) -> Response:
-    """Forget a run that is over: it and its events. Its steps stay a part of the thread."""
+    """Forget a run that is over: it and its events. Its steps stay a part of the thread, unless it was rolled back."""
     context = RunContext(request, served, caller)
     run = await context.run(run_id, thread_id, "delete")
+    await rollback.take_away(served.store, run.thread_id)
     await served.store.awrite(lambda connection: runs.forget(connection, run))
     return Response(status_code=204)

@@ -14,7 +14,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from everstep.checkpoints import conversations, payload, thread_updates
+from everstep.checkpoints import conversations, payload, rollback, thread_updates
 from everstep.checkpoints.idle_saver import IdleSaver
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.thread import Thread
@@ -125,6 +125,7 @@ async def change(
         place = thread.thread_id, at.checkpoint_id, at.checkpoint_ns or ""
         await served.store.aread(lambda connection: conversations.require_checkpoint(connection, *place))
     await served.store.aread(partial(conversations.require_idle, thread_id=thread.thread_id, writing=False))
+    await rollback.take_away(served.store, thread.thread_id)
     async with opened(served, thread, "threads.update", IdleSaver(served.store)) as graph:
         try:
             changed = await graph.aupdate_state(config, body.values, as_node=body.as_node)
