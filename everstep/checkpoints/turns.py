@@ -119,6 +119,7 @@ def go_on(connection: Connection, job: Job, *, now: int, actor: str) -> RowMappi
         "kwargs_json": json.dumps({"input": None, "command": None}),
         "multitask_strategy": "enqueue",
         "webhook": None if last is None else last["webhook"],
+        "delete_thread": 0 if last is None else last["delete_thread"],
         "created_at": now,
         "updated_at": now,
     }
