@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, Literal
@@ -24,7 +25,7 @@ from everstep.checkpoints.schedule import Schedule, of_row
 from everstep.checkpoints.schema import agent_jobs, schedule_slots
 from everstep.checkpoints.schema import schedules as schedules_table
 from everstep.clock import rfc3339
-from everstep.errors import EverstepError, ThreadBusy
+from everstep.errors import EverstepError, JobStateConflict, ThreadBusy
 
 Outcome = Literal["fired", "resumed", "skipped", "missed", "failed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("fired", "resumed", "skipped", "missed", "failed")
@@ -267,8 +268,9 @@ def _begin(
             return "skipped", last, {"because": f"job {last.public_id} is {last.status}"}
         if last.status == "failed" and last.cancel_requested_at is None:
             if not _resumed_in_vain(connection, schedule, last):
-                job = jobs.redrive(connection, last, now=now, actor=actor)
-                return "resumed", job, {"progress": last.progress}
+                with suppress(JobStateConflict):  # a client went on with its thread: it cannot be gone back to
+                    job = jobs.redrive(connection, last, now=now, actor=actor)
+                    return "resumed", job, {"progress": last.progress}
             more = {"given_up": last.public_id}
     return "fired", _start(connection, schedule, slot, now=now, actor=actor, policy_of=policy_of), more
 

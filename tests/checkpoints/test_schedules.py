@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from everstep.checkpoints import retention, schedules, slots
+from everstep.checkpoints import conversations, retention, runs, schedules, slots
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import JobPolicy
+from everstep.checkpoints.runs import RunRequest
 from everstep.checkpoints.schedule import Definition, JobOptions, Schedule
 from everstep.checkpoints.schema import schedule_slots
 from everstep.checkpoints.slots import Slot
@@ -234,6 +235,25 @@ def test_resume_lets_a_failed_run_go_on(store: Store, clock: ManualClock) -> Non
     to_next(store, clock)
     assert outcomes(fire(store, schedule)) == ["fired"]
     assert len(store.jobs()) == 2
+
+
+def test_resume_begins_anew_where_a_client_went_on_with_the_thread(store: Store, clock: ManualClock) -> None:
+    """A failed run whose thread a client went on with cannot be gone back to: the next slot is a new one."""
+    schedule = add(store, replace(EACH_MINUTE, overlap="resume"))
+    to_next(store, clock)
+    fire(store, schedule)
+    job = failed(store)
+    now = clock.now_ms()
+
+    def go_on(connection: Connection) -> None:
+        conversations.ensure(connection, job.thread_id, owner="default", now=now)
+        request = RunRequest("other", "A", input={})
+        runs.create(connection, request, thread_id=job.thread_id, owner="default", now=now, actor="http")
+
+    store.write(go_on).result()
+    to_next(store, clock)
+    (slot,) = fire(store, schedule)
+    assert (slot.outcome, slot.detail["given_up"]) == ("fired", job.public_id)
 
 
 @pytest.mark.parametrize("state", ["pending", "running", "retry", "review"])
