@@ -109,6 +109,7 @@ def ensure(
     assistant_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     ttl: Ttl | None = None,
+    make: bool = True,
 ) -> Thread:
     """A thread with a row, made if there was none, for a run on it; nobody else changes it until the transaction ends.
 
@@ -121,13 +122,17 @@ def ensure(
         assistant_id: The assistant that runs on it now.
         metadata: Laid over what it has.
         ttl: How long it is kept, if it is made.
+        make: Whether it is made; a thread that the caller saw may be deleted since.
 
     Raises:
+        ThreadNotFound: There is none, and none is to be made.
         RequestInvalid: The id is no UUID, or the metadata cannot be stored.
     """
     chosen = checked_id(thread_id)
     if not _lock(connection, chosen):
         job = of_job(connection, chosen)
+        if job is None and not make:
+            raise ThreadNotFound(f"there is no thread {thread_id}", thread_id=thread_id)
         row = {"thread_id": chosen, "owner": owner, "created_at": now}
         if job is not None:
             kept = ("owner", "graph", "assistant_id", "status", "created_at")
@@ -161,9 +166,10 @@ def change(
         ttl: A `Ttl`, or None for ever.
 
     Raises:
+        ThreadNotFound: It was deleted since the caller saw it.
         RequestInvalid: The metadata cannot be stored.
     """
-    found = ensure(connection, thread_id, owner="default", now=now, metadata=metadata)
+    found = ensure(connection, thread_id, owner="default", now=now, metadata=metadata, make=False)
     changes: dict[str, Any] = {}
     if ttl is not KEEP:
         changes = {"ttl_json": ttl and json.dumps(ttl.as_dict()), "expires_at": ttl and ttl.from_now(now)}

@@ -103,8 +103,6 @@ def start(connection: Connection, schedule: Schedule, *, now: int, actor: str, p
     context = cast("Any", assistant.context or None) if context is None else context
     kwargs = {**kept.kwargs, "config": config, "context": context}
     request = replace(kept, graph=assistant.graph, config=config, context=context, kwargs=kwargs)
-    if definition.thread_id is not None:
-        conversations.find(connection, definition.thread_id)
     thread = conversations.ensure(
         connection,
         definition.thread_id or uuid7(now),
@@ -113,6 +111,7 @@ def start(connection: Connection, schedule: Schedule, *, now: int, actor: str, p
         graph=request.graph,
         assistant_id=request.assistant_id,
         metadata=definition.run["thread_metadata"],
+        make=definition.thread_id is None,
     )
     run = runs.create(
         connection, request, thread_id=thread.thread_id, owner=thread.owner, now=now, actor=actor, policy=policy

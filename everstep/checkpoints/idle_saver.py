@@ -16,7 +16,7 @@ from everstep.checkpoints.saver import StepSaver
 class IdleSaver(StepSaver):
     """As `StepSaver`; each write looks, in its own transaction, that no run of its thread is in flight.
 
-    Its writes raise `ThreadBusy` otherwise, and write nothing.
+    Its writes raise `ThreadBusy` otherwise, or `ThreadNotFound` if it was deleted, and write nothing.
     """
 
     def _submit(
@@ -31,6 +31,7 @@ class IdleSaver(StepSaver):
         def both(connection: Connection) -> None:
             if place is not None:
                 conversations.require_idle(connection, place[0])
+                conversations.find(connection, place[0])
             if check is not None:
                 check(connection)
 

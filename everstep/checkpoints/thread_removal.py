@@ -39,6 +39,8 @@ def remove(connection: Connection, thread: Thread, *, now: int, actor: str, chec
     query = select(agent_jobs).where(agent_jobs.c.thread_id == thread.thread_id).order_by(agent_jobs.c.id)
     found = [jobs.job_of(row) for row in connection.execute(query.with_for_update()).mappings()]
     for job in found:
+        if job.status in conversations.GOING:  # since the look
+            raise _busy(thread, "a run of it is in flight", "wait for its end, or cancel it")
         if job.status not in ENDED:
             ended = jobs.end(connection, job, now=now, actor=actor, why="cancelled: its thread was deleted")
             if ended.status not in ENDED:

@@ -123,6 +123,7 @@ class RunContext:
             graph=request.graph,
             assistant_id=request.assistant_id,
             metadata=metadata,
+            make=thread_id is None or body.if_not_exists == "create",
         )
         if not self.caller.sees(thread.owner):
             raise ThreadNotFound(f"there is no thread {thread_id}", thread_id=thread_id)

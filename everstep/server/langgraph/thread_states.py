@@ -255,7 +255,7 @@ async def note_state(served: Served, thread: Thread, graph: Graph, actor: str) -
     now = served.store.clock.now_ms()
 
     def note(connection: Connection) -> None:
-        conversations.ensure(connection, thread.thread_id, owner=thread.owner, now=now)
+        conversations.ensure(connection, thread.thread_id, owner=thread.owner, now=now, make=False)
         status: Any = "interrupted" if after.next else "idle"
         conversations.refresh(
             connection, thread.thread_id, now=now, status=status, values=values, interrupts=interrupts, error=None
