@@ -150,6 +150,9 @@ def test_a_key_may_do_what_its_scopes_say(ask: Ask, store: Store) -> None:
     assert may("POST", "/everstep/reviews/none/answer") == ["review", "admin"]
     assert may("POST", "/everstep/services/api.openai.com/open") == ["admin"]
     assert may("POST", "/threads/search/runs") == ["run", "admin"]
+    for path in ("/everstep/jobs/none?wait=1", "/threads/t/runs/none/join?", "/runs/none/join?", "/runs/none/stream?"):
+        assert may("GET", path) == list(scopes)
+        assert may("GET", f"{path}&cancel_on_disconnect=true") == ["run", "admin"]
     refused = client.post("/everstep/jobs", json=JOB, headers=keys["read"]).json()
     assert "--scope run" in refused["next_step"]
 

@@ -147,6 +147,17 @@ class RunContext:
 
         return await self.served.store.aread(look)
 
+    async def run_to_follow(self, run_id: str, thread_id: str | None, cancels: bool) -> Run:
+        """The run, if the caller may see it, and cancel it where their leaving does.
+
+        Raises:
+            RunNotFound: There is none for this caller.
+            NotPermitted: They may look alone.
+        """
+        if cancels:
+            access.require(self.caller, "run")
+        return await self.run(run_id, thread_id, "update" if cancels else "read")
+
     async def cancel(self, run: Run, *, rollback: bool = False) -> None:
         """Ask for a run's end."""
         store, actor = self.served.store, self.caller.identity

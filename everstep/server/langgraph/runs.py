@@ -216,7 +216,7 @@ async def join_stateless_run(
 
 
 async def _join(context: RunContext, run_id: str, thread_id: str | None, cancels: bool) -> Response:
-    run = await context.run(run_id, thread_id)
+    run = await context.run_to_follow(run_id, thread_id, cancels)
     return following.wait(context.served, context.watch, run, leave=context.leave(run, cancels))
 
 
@@ -259,7 +259,7 @@ async def _stream(
     cancels: bool,
     last_event_id: str | None,
 ) -> Response:
-    run = await context.run(run_id, thread_id)
+    run = await context.run_to_follow(run_id, thread_id, cancels)
     asked = [mode for given in modes or () for mode in given.split(",") if mode]
     chosen = asked or json.loads(run.kwargs_json).get("stream_mode") or ["values"]
     return following.stream(

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from everstep.checkpoints import jobs
 from everstep.checkpoints.job import Job
 from everstep.errors import JobNotFound, JobStateConflict
+from everstep.server import access
 from everstep.server.context import Caller, Served
 from everstep.server.job_watch import JobWatch
 from everstep.server.native import seen
@@ -56,6 +57,8 @@ class Waited:
     """
 
     def __init__(self, served: Served, caller: Caller, request: Request, wait_s: float, *, cancels: bool) -> None:
+        if cancels:
+            access.require(caller, "run")
         self._served = served
         self._caller = caller
         self._request = request
