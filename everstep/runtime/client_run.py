@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import END
 from langgraph.pregel import Pregel
+from langgraph.runtime import RunControl
 
 from everstep.checkpoints import rollback
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.errors import CheckpointNotFound
+from everstep.observability.measures import Measures
 from everstep.runtime.feed import Standing
 from everstep.runtime.results import json_ready
 from everstep.runtime.run_options import RunOptions
+from everstep.runtime.slow_clients import SlowClients
 from everstep.runtime.streams import EventWriter, emitted
 
 Graph = Pregel[Any, Any, Any, Any]
@@ -33,13 +36,15 @@ class ClientRun:
     Args:
         store: The record.
         job: The job as claimed.
+        control: Through which the worker asks it to stop.
+        measures: What the process measures.
 
     Attributes:
         options: How it runs.
         told: What the run and its thread are told when the leg is settled (`turns.tell_values`).
     """
 
-    def __init__(self, store: Store, job: Job) -> None:
+    def __init__(self, store: Store, job: Job, control: RunControl, measures: Measures) -> None:
         self._store = store
         self._job = job
         self.options = RunOptions.of(job)
@@ -47,7 +52,10 @@ class ClientRun:
         self._events: EventWriter | None = None
         if self.options.run_id is not None and self.options.stream_mode:
             modes, subgraphs = self.options.stream_mode, self.options.stream_subgraphs
-            self._events = EventWriter(store, job, self.options.run_id, modes, subgraphs=subgraphs)
+            slow, budget_s = None, self.options.slow_client
+            if budget_s is not None:
+                slow = SlowClients(store, job, self.options.run_id, budget_s, control, measures)
+            self._events = EventWriter(store, job, self.options.run_id, modes, subgraphs=subgraphs, slow_clients=slow)
 
     @property
     def run_id(self) -> str:
@@ -114,8 +122,10 @@ class ClientRun:
                 pass
             return
         try:
-            async for namespace, mode, chunk in emitted(graph, given, config, options.stream_mode, how):
-                events.emit(namespace, mode, chunk)
+            async with aclosing(emitted(graph, given, config, options.stream_mode, how)) as parts:
+                async for namespace, mode, chunk in parts:
+                    events.emit(namespace, mode, chunk)
+                    await events.room()
         finally:
             events.flush()
 

@@ -28,11 +28,12 @@ class Reading:
 
     Args:
         served: What is served.
+        reader: The name under which it reads; a new one when omitted.
     """
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, reader: str | None = None) -> None:
         self._served = served
-        self._reader = uuid4().hex
+        self._reader = reader or uuid4().hex
         self._known: set[str] = set()
         self._job_of: dict[str, int] = {}
         self._place = 0

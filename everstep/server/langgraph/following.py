@@ -35,6 +35,7 @@ def stream(
     modes: tuple[str, ...],
     after: int,
     leave: Leave | None,
+    reader: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> StreamingResponse:
     """A run's events as they come.
@@ -46,9 +47,10 @@ def stream(
         modes: The stream modes the client asked for.
         after: The event behind which it begins.
         leave: What happens when the client leaves before the end.
+        reader: By which name it was noted that this client reads; None: it is not yet.
         headers: Further headers of the answer.
     """
-    body = _frames(served, watch, run, modes, after)
+    body = _frames(served, watch, run, modes, after, reader)
     return StreamingResponse(
         _or_leave(served, body, leave), media_type="text/event-stream", headers={**_HEADERS, **(headers or {})}
     )
@@ -85,13 +87,15 @@ def output(run: Run) -> Any:
     return json.loads(run.values_json or "null")
 
 
-async def _frames(served: Served, watch: Watch, run: Run, modes: tuple[str, ...], after: int) -> AsyncGenerator[bytes]:
+async def _frames(
+    served: Served, watch: Watch, run: Run, modes: tuple[str, ...], after: int, reader: str | None
+) -> AsyncGenerator[bytes]:
     frames = Frames(modes)
     if after and "messages" in modes:  # whole messages so far are told again with every part
         async for event in _seen(served, run, after):
             frames.pass_over(event)
     place = after
-    async with watch.waiting(run.thread_id) as waiter, Reading(served) as reading:
+    async with watch.waiting(run.thread_id) as waiter, Reading(served, reader) as reading:
         await reading.attend({run.run_id}, place)
         while True:
             waiter.look()

@@ -10,7 +10,7 @@ from typing import Any, cast
 from fastapi import Request
 from sqlalchemy import Connection
 
-from everstep.checkpoints import assistants, conversations, jobs, runs
+from everstep.checkpoints import assistants, conversations, jobs, runs, stream_readers
 from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.checkpoints.thread import Thread
@@ -19,7 +19,7 @@ from everstep.errors import RequestInvalid, RunNotFound, ThreadNotFound
 from everstep.runtime.addresses import Guard
 from everstep.server import access, configurable
 from everstep.server.context import Caller, Served
-from everstep.server.langgraph import following
+from everstep.server.langgraph import following, slow_client
 from everstep.server.langgraph.run_requests import RunCreate
 from everstep.server.once import Answered, Once
 from everstep.server.watch import Watch
@@ -73,7 +73,11 @@ class RunContext:
         filters = await access.allow(self.request, "threads", "create_run", value)
         told = configurable.of_request(self.request)
         request = body.as_request(assistant, told, stateless=thread_id is None)
-        request = replace(request, metadata={**request.metadata, **(value.get("metadata") or {})})
+        request = replace(
+            request,
+            metadata={**request.metadata, **(value.get("metadata") or {})},
+            slow_client=slow_client.of_request(self.request),
+        )
         policy = self.served.policies.of_graph(assistant.graph)
 
         def create(connection: Connection) -> Reply:
@@ -89,6 +93,8 @@ class RunContext:
                 actor=caller.identity,
                 policy=policy,
             )
+            if request.slow_client is not None and ending == "/stream":  # who asks reads from the first event on
+                stream_readers.read_to(connection, run.run_id, job_id=run.job_id, run_id=run.run_id, seen=0, now=now)
             place = f"/runs/{run.run_id}" if thread_id is None else f"/threads/{run.thread_id}/runs/{run.run_id}"
             where = {"Content-Location": place, **({"Location": place + ending} if ending else {})}
             return Reply(200, view(run), where)

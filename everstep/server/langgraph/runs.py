@@ -15,7 +15,7 @@ from everstep.checkpoints.runs import Run
 from everstep.errors import RequestInvalid, ThreadNotFound
 from everstep.server import access
 from everstep.server.context import CalledBy, ServedBy
-from everstep.server.langgraph import following
+from everstep.server.langgraph import following, slow_client
 from everstep.server.langgraph.frames import after
 from everstep.server.langgraph.run_context import RunContext, view
 from everstep.server.langgraph.run_requests import BatchedRun, RunCreate
@@ -26,7 +26,7 @@ Status = Literal["pending", "running", "error", "success", "timeout", "interrupt
 _PREFER_WAIT = "wait="
 
 
-@router.post("/threads/{thread_id}/runs")
+@router.post("/threads/{thread_id}/runs", dependencies=slow_client.TAKES)
 async def create_run(
     thread_id: str, body: RunCreate, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce
 ) -> Response:
@@ -35,7 +35,7 @@ async def create_run(
     return answered.response()
 
 
-@router.post("/runs")
+@router.post("/runs", dependencies=slow_client.TAKES)
 async def create_stateless_run(
     body: RunCreate, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce
 ) -> Response:
@@ -44,7 +44,7 @@ async def create_stateless_run(
     return answered.response()
 
 
-@router.post("/runs/batch")
+@router.post("/runs/batch", dependencies=slow_client.TAKES)
 async def create_runs(
     bodies: Annotated[list[BatchedRun], Body(max_length=1000)],
     request: Request,
@@ -59,7 +59,7 @@ async def create_runs(
     return answered.response()
 
 
-@router.post("/threads/{thread_id}/runs/stream")
+@router.post("/threads/{thread_id}/runs/stream", dependencies=slow_client.TAKES)
 async def stream_new_run(
     thread_id: str, body: RunCreate, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce
 ) -> Response:
@@ -67,7 +67,7 @@ async def stream_new_run(
     return await _stream_new(RunContext(request, served, caller), body, once, thread_id)
 
 
-@router.post("/runs/stream")
+@router.post("/runs/stream", dependencies=slow_client.TAKES)
 async def stream_new_stateless_run(
     body: RunCreate, request: Request, served: ServedBy, caller: CalledBy, once: AskedOnce
 ) -> Response:
@@ -83,12 +83,13 @@ async def _stream_new(context: RunContext, body: RunCreate, once: Once, thread_i
         run,
         modes=tuple(body.stream_mode),
         after=0,
+        reader=run.run_id,
         leave=context.leave(run, body.on_disconnect == "cancel"),
         headers=answered.headers,
     )
 
 
-@router.post("/threads/{thread_id}/runs/wait")
+@router.post("/threads/{thread_id}/runs/wait", dependencies=slow_client.TAKES)
 async def wait_for_new_run(
     thread_id: str,
     body: RunCreate,
@@ -102,7 +103,7 @@ async def wait_for_new_run(
     return await _wait_for_new(RunContext(request, served, caller), body, once, thread_id, prefer)
 
 
-@router.post("/runs/wait")
+@router.post("/runs/wait", dependencies=slow_client.TAKES)
 async def wait_for_new_stateless_run(
     body: RunCreate,
     request: Request,
