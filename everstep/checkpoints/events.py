@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, func, insert, sele
 
 from everstep.checkpoints.database import EVENTS, notify
 from everstep.checkpoints.schema import events as table
+from everstep.checkpoints.schema import runs
 from everstep.checkpoints.statements import Statement
 
 PAGE = 500
@@ -201,7 +202,19 @@ def begun_before(connection: Connection, thread_id: str, until: int) -> str | No
     return connection.execute(select(table.c.run_id).where(*begun).order_by(table.c.id.desc()).limit(1)).scalar()
 
 
-def forget(connection: Connection, *, before: int, limit: int = 10_000) -> int:
-    """Delete events older than a moment (UTC milliseconds), but for the ends of runs; how many."""
-    old = select(table.c.id).where(table.c.at < before, table.c.method.not_in((END, ERROR))).limit(limit)
-    return connection.execute(delete(table).where(table.c.id.in_(old))).rowcount
+def forget(connection: Connection, *, before: int, limit: int = 5_000) -> int:
+    """Delete events of runs that were over before a moment (UTC milliseconds), but for their ends; how many."""
+    return connection.execute(delete(table).where(table.c.id.in_(_old(before).limit(limit)))).rowcount
+
+
+def old(connection: Connection, *, before: int) -> int:
+    """How many `forget` would delete in all."""
+    return connection.execute(select(func.count()).select_from(_old(before).subquery())).scalar_one()
+
+
+def _old(before: int) -> Select[Any]:
+    return (
+        select(table.c.id)
+        .join(runs, runs.c.run_id == table.c.run_id)
+        .where(runs.c.ended_at < before, table.c.method.not_in((END, ERROR)))
+    )

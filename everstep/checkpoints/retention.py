@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 
-from everstep.checkpoints import jobs, replies, slots, spans, tombstones, trigger_events
+from everstep.checkpoints import events, jobs, replies, slots, spans, stream_readers, tombstones, trigger_events
 from everstep.checkpoints import services as upstream
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs, deliveries, metadata, services, threads, upstream_events
@@ -43,6 +43,7 @@ BATCH = 100
 DAY_MS = 86_400_000
 MOST_DAYS = 36_500
 DONE_DAYS, FAILED_DAYS, KEY_DAYS, OUTAGE_DAYS, SPAN_DAYS = 30.0, 90.0, 365.0, 90.0, 30.0
+EVENT_DAYS = 7.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Rules:
         key_days: Days the key of a deleted job is known after the deletion.
         outage_days: Days it is known that a job met an outage of a service.
         span_days: Days a span is kept that waits for no destination; with its job it goes earlier.
-        graph: Only jobs of this graph; keys, outages and spans whose time is over go whatever their graph.
+        event_days: Days what a run emitted is kept after it is over; its end stays with it.
+        graph: Only jobs of this graph; keys, outages, spans and events whose time is over go whatever their graph.
 
     Raises:
         PayloadInvalid: A number of days is out of range.
@@ -66,10 +68,11 @@ class Rules:
     key_days: float = KEY_DAYS
     outage_days: float = OUTAGE_DAYS
     span_days: float = SPAN_DAYS
+    event_days: float = EVENT_DAYS
     graph: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("done_days", "failed_days", "key_days", "outage_days", "span_days"):
+        for name in ("done_days", "failed_days", "key_days", "outage_days", "span_days", "event_days"):
             days: float = getattr(self, name)
             if not 0 <= days <= MOST_DAYS:  # NaN is neither
                 raise PayloadInvalid(f"{name} is {days}", next_step=f"give a number from 0 to {MOST_DAYS}")
@@ -89,6 +92,7 @@ class Pruned:
         keys: Tombstones whose time is over.
         outages: Rows of `upstream_events` whose time is over.
         spans: Spans whose time is over, of jobs that stay.
+        events: Events of runs that stay.
         threads: Threads whose time to live is over.
         items: Items of the key-value store whose time to live is over.
     """
@@ -98,6 +102,7 @@ class Pruned:
     keys: int = 0
     outages: int = 0
     spans: int = 0
+    events: int = 0
     threads: int = 0
     items: int = 0
 
@@ -144,6 +149,8 @@ def prune(
     pruned.spans = _prune_spans(store, began_before, dry_run=True)
     if pruned.spans and not dry_run:
         pruned.spans = _prune_spans(store, began_before, dry_run=False)
+    over_before = now - int(rules.event_days * DAY_MS)
+    pruned.events = store.read(partial(events.old, before=over_before))
     if dry_run:
         pruned.keys, pruned.outages = store.read(partial(tombstones.expired, now=now)), outages
         return pruned
@@ -151,6 +158,10 @@ def prune(
         forgotten := store.write(partial(upstream.forget_events, before=met_before)).result()
     ):
         pruned.outages += forgotten
+    of_events, pruned.events = pruned.events, 0
+    while pruned.events < of_events and (forgotten := store.write(partial(events.forget, before=over_before)).result()):
+        pruned.events += forgotten
+    store.write(partial(stream_readers.forget, now=now)).result()
     while store.write(partial(slots.forget, before=before["done"])).result():
         pass
     while store.write(partial(replies.forget, now=now)).result():

@@ -24,6 +24,7 @@ days = click.FloatRange(min=0)
 @click.option("--key-days", type=days, help="Know the keys of deleted jobs this many days; from everstep.toml, or 365.")
 @click.option("--outage-days", type=days, help="Know what services were out this many days; from everstep.toml, or 90.")
 @click.option("--span-days", type=days, help="Keep delivered spans this many days; from everstep.toml, or 30.")
+@click.option("--event-days", type=days, help="Keep what runs emitted this many days; from everstep.toml, or 7.")
 @click.option("--graph", metavar="NAME", help="Only jobs of this graph.")
 @click.option("--dry-run", is_flag=True, help="Only tell what would be deleted.")
 @click.option("--vacuum", is_flag=True, help="Then give the room back to the disk; nobody can write meanwhile.")
@@ -37,6 +38,7 @@ def prune(
     key_days: float | None,
     outage_days: float | None,
     span_days: float | None,
+    event_days: float | None,
     graph: str | None,
     dry_run: bool,
     vacuum: bool,
@@ -68,6 +70,7 @@ def prune(
         key_days=configured.key_days if key_days is None else key_days,
         outage_days=configured.outage_days if outage_days is None else outage_days,
         span_days=configured.span_days if span_days is None else span_days,
+        event_days=configured.event_days if event_days is None else event_days,
         graph=graph,
     )
     with opened(store_url) as store:
@@ -77,10 +80,11 @@ def prune(
         before = space.measure(store)
         done, emptied = planned, False
         if not dry_run:
-            others = (planned.keys, planned.outages, planned.spans, planned.threads, planned.items)
+            others = (planned.keys, planned.outages, planned.spans, planned.events, planned.threads, planned.items)
             if any((*planned.jobs.values(), *others)):
                 what = f"{sum(planned.jobs.values())} jobs, {planned.keys} keys, {planned.outages} outages"
-                what += f" and {planned.spans} spans{_of_clients(planned.threads, planned.items)}"
+                what += f", {planned.spans} spans and {planned.events} events"
+                what += _of_clients(planned.threads, planned.items)
                 require_consent(f"Delete {what}?", yes=yes)
                 done = store.prune(rules, progress=_progress(sum(planned.jobs.values())))
             if vacuum:
@@ -94,12 +98,14 @@ def prune(
         "key_days": rules.key_days,
         "outage_days": rules.outage_days,
         "span_days": rules.span_days,
+        "event_days": rules.event_days,
         "graph": graph,
         "jobs": done.jobs,
         "kept": done.kept,
         "keys": done.keys,
         "outages": done.outages,
         "spans": done.spans,
+        "events": done.events,
         "threads": done.threads,
         "items": done.items,
         "bytes": {"before": before.taken, "after": after.taken, "free": after.free},
@@ -119,6 +125,7 @@ def _what(planned: Pruned, rules: Rules) -> str:
         f"{planned.keys} keys whose time is over",
         f"{planned.outages} outages older than {rules.outage_days:g} days",
         f"{planned.spans} spans older than {rules.span_days:g} days",
+        f"{planned.events} events of runs that were over {rules.event_days:g} days ago",
     ]
     kept = f" ({planned.kept} stay, because a parent or child of them has not ended)" if planned.kept else ""
     return ", ".join(parts) + kept + _of_clients(planned.threads, planned.items)
@@ -142,7 +149,8 @@ def _progress(total: int) -> Any:
 def _result(view: dict[str, Any]) -> str:
     size = view["bytes"]
     line = f"deleted {view['jobs']['done']} done and {view['jobs']['failed']} failed jobs, {view['keys']} keys"
-    line += f", {view['outages']} outages and {view['spans']} spans{_of_clients(view['threads'], view['items'])}"
+    line += f", {view['outages']} outages, {view['spans']} spans and {view['events']} events"
+    line += _of_clients(view["threads"], view["items"])
     line += f"; the record takes {size['after'] / 1e6:.1f} MB, {size['before'] / 1e6:.1f} MB before"
     if size["free"]:
         line += f"; {size['free'] / 1e6:.1f} MB of it are free to be used again (--vacuum gives them back)"

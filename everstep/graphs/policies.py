@@ -118,6 +118,7 @@ class RetentionSection(_Strict):
     key_days: float = Field(default=365, ge=0, le=36_500)
     outage_days: float = Field(default=90, ge=0, le=36_500)
     span_days: float = Field(default=30, ge=0, le=36_500)
+    event_days: float = Field(default=7, ge=0, le=36_500)
 
 
 class PriceSection(_Strict):

@@ -8,13 +8,27 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
-from everstep.checkpoints import deliveries, jobs, retention, reviews, services, submission, trigger_events
+from everstep.checkpoints import (
+    conversations,
+    deliveries,
+    jobs,
+    retention,
+    reviews,
+    services,
+    stream_readers,
+    submission,
+    trigger_events,
+)
+from everstep.checkpoints import events as event_log
+from everstep.checkpoints import runs as runs_of_threads
+from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.retention import BATCH, DAY_MS, Rules
 from everstep.checkpoints.reviews import Question
+from everstep.checkpoints.runs import RunRequest
 from everstep.checkpoints.schema import (
     agent_jobs,
     events,
@@ -30,7 +44,7 @@ from everstep.checkpoints.schema import (
 )
 from everstep.checkpoints.services import Report
 from everstep.checkpoints.store import Store
-from everstep.clock import ManualClock
+from everstep.clock import ManualClock, uuid7
 from everstep.errors import JobNotFound, JobPruned, JobStateConflict, KeyConflict, PayloadInvalid
 from everstep.nodes.effect import effect
 from everstep.runtime.settle import Outcome
@@ -159,6 +173,7 @@ def a_whole_job(store: Store) -> Job:
         connection.execute(
             events.insert().values(**same, claim_no=1, method="end", namespace="", data_json="null", at=now)
         )
+        stream_readers.read_to(connection, "reader", job_id=job.id, run_id="r", seen=0, now=now)
         when = {"cron": "0 0 * * *", "overlap": "skip", "missed": "skip", "created_at": now, "updated_at": now}
         what = {"public_id": "s", "origin": "test", "graph": "graph", "input_json": "{}"}
         of = connection.execute(schedules.insert().values(**what, **when).returning(schedules.c.id)).scalar_one()
@@ -343,7 +358,7 @@ def test_many_jobs_go_in_batches(store: Store) -> None:
     pruned = store.prune(AT_ONCE, progress=lambda so_far: told.append(so_far.jobs["done"]))
     assert pruned.jobs["done"] == BATCH + 50
     assert told == [BATCH, BATCH + 50]
-    assert store.commits - commits == 6  # two batches, and a look each for old slots, replies, events and keys
+    assert store.commits - commits == 7  # two batches, and a look each for old readers, slots, replies, events, keys
 
 
 def test_outages_are_forgotten_in_their_time(store: Store, clock: ManualClock) -> None:
@@ -365,6 +380,39 @@ def test_outages_are_forgotten_in_their_time(store: Store, clock: ManualClock) -
     assert store.prune(rules).outages == 0
     assert rows(store)["upstream_events"] == 1
     assert [service.gate for service in store.services()] == ["closed"]
+
+
+def test_what_runs_emitted_goes_in_its_time_and_their_ends_stay(store: Store, clock: ManualClock) -> None:
+    """Events of a run that was over long ago go, but for its end; those of a run that goes on stay, however old."""
+    over, going = emitting(store, "over"), emitting(store, "going")
+    ends = update(runs).where(runs.c.run_id == over.run_id).values(ended_at=clock.now_ms())
+    store.write(lambda c: c.execute(ends)).result()
+    rules = Rules(event_days=7)
+    clock.advance(7 * DAY_MS)
+    assert store.prune(rules).events == 0
+    clock.advance(1)
+    assert store.prune(rules, dry_run=True).events == 2
+    assert store.prune(rules).events == 2
+    assert [event.method for event in store.read(lambda c: event_log.of_run(c, over.run_id))] == ["end"]
+    assert len(store.read(lambda c: event_log.of_run(c, going.run_id))) == 3
+    assert store.prune(rules).events == 0
+
+
+def emitting(store: Store, name: str) -> runs_of_threads.Run:
+    """A run on a thread of its own that has emitted three events."""
+    now = store.clock.now_ms()
+
+    def begin(connection: Connection) -> runs_of_threads.Run:
+        thread = conversations.ensure(connection, uuid7(now), owner="default", now=now)
+        request = RunRequest(graph="graph", assistant_id="graph", input={"n": name})
+        more = {"owner": "default", "now": now, "actor": "test"}
+        run = runs_of_threads.create(connection, request, thread_id=thread.thread_id, **more)
+        told = [Emitted(method, "null") for method in ("metadata", "custom", "end")]
+        of = {"job_id": run.job_id, "run_id": run.run_id, "thread_id": run.thread_id, "claim_no": 1, "now": now}
+        event_log.append(connection, told, **of)
+        return run
+
+    return store.write(begin).result()
 
 
 @pytest.mark.parametrize("days", [-1, float("nan"), float("inf"), 40_000])
