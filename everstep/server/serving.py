@@ -141,6 +141,7 @@ class Serving:
                 ending.cancel()
         finally:
             self._served.stopping.set()
+            logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
             self._server.handle_exit(signal.SIGTERM, None)  # of sse-starlette, too: it ends its streams at that
             stops = [asyncio.to_thread(part.stop) for part in started]
             results = await asyncio.gather(serving, *stops, return_exceptions=True)
@@ -153,6 +154,12 @@ class Serving:
             os._exit(128 + number)
         logger.info("stopping: jobs are given back at their next step; a second signal exits at once")
         self._ending.set()
+
+
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """Leaves out that streams were cut at the end, each with its stack trace: so it should be."""
+    raised = record.exc_info[1] if record.exc_info else None
+    return not isinstance(raised, asyncio.CancelledError) and not record.getMessage().startswith("Cancel ")
 
 
 class _Server(uvicorn.Server):

@@ -187,8 +187,10 @@ def test_other_machines_are_not_let_in_unguarded(start: Start, folder: Path) -> 
         until(lambda: client.get("/info", headers={"x-api-key": key}).status_code == 401, "the revocation")
 
 
-def test_a_server_that_stops_cancels_nothing(start: Start, folder: Path, record: Store) -> None:
-    """Streams are cut when it stops, and their clients have not left: `on_disconnect: cancel` cancels no run."""
+def test_a_server_that_stops_cancels_nothing(
+    start: Start, folder: Path, record: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Streams are cut when it stops, as it should; their clients have not left: `on_disconnect: cancel` cancels no run."""
     server = start("--no-worker")
     asked = {"assistant_id": "agent", "input": {"n": 1}, "on_disconnect": "cancel"}
     with server.client() as client, client.stream("POST", "/runs/stream", json=asked) as stream:
@@ -200,6 +202,10 @@ def test_a_server_that_stops_cancels_nothing(start: Start, folder: Path, record:
     assert server.running.wait(PATIENCE) == 0
     (job,) = record.jobs()
     assert (job.status, job.cancel_requested_at) == ("pending", None)
+    log = capfd.readouterr().err
+    assert "stopping" in log
+    assert "[error]" not in log
+    assert "Traceback" not in log
 
 
 def test_answers_wait_for_no_acknowledgement() -> None:
