@@ -190,7 +190,7 @@ def test_other_machines_are_not_let_in_unguarded(start: Start, folder: Path) -> 
 def test_a_server_that_stops_cancels_nothing(
     start: Start, folder: Path, record: Store, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Streams are cut when it stops, as it should; their clients have not left: `on_disconnect: cancel` cancels no run."""
+    """Streams are cut when it stops, as it should; clients have not left: `on_disconnect: cancel` cancels no run."""
     server = start("--no-worker")
     asked = {"assistant_id": "agent", "input": {"n": 1}, "on_disconnect": "cancel"}
     with server.client() as client, client.stream("POST", "/runs/stream", json=asked) as stream:
