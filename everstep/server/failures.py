@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from everstep import errors
+from everstep.checkpoints.store import Store
 from everstep.errors import EverstepError
 
 logger = logging.getLogger("everstep.server")
@@ -68,8 +69,11 @@ _CODES = {400: "request_invalid", 404: "path_not_found", 405: "method_not_allowe
 
 
 def install(app: FastAPI) -> None:
-    """Have the application answer errors so."""
-    app.add_exception_handler(EverstepError, _explained)
+    """Have the application, which knows what it serves, answer errors so."""
+    store: Store = app.state.served.store
+    kinds: tuple[Any, ...] = (EverstepError, UnicodeEncodeError, *store.database.own_errors())
+    for kind in kinds:
+        app.add_exception_handler(kind, _explained)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _unexplained)
@@ -80,7 +84,7 @@ def status_of(error: EverstepError) -> int:
     return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
 
 
-class _Told(JSONResponse):
+class Told(JSONResponse):
     """JSON with escapes, as what is told may quote half a character that the request had."""
 
     def render(self, content: Any) -> bytes:
@@ -89,7 +93,7 @@ class _Told(JSONResponse):
 
 def answer(status: int, detail: str, **more: Any) -> JSONResponse:
     """An error's answer."""
-    return _Told({"detail": detail, **more}, status_code=status)
+    return Told({"detail": detail, **more}, status_code=status)
 
 
 def refusal(error: EverstepError | HTTPException) -> JSONResponse:
@@ -107,15 +111,25 @@ def refusal(error: EverstepError | HTTPException) -> JSONResponse:
         detail = f"graph {name!r} could not be loaded; the server's log tells why"
         return answer(status, detail, code=error.code, next_step="correct it, or ask who runs the server", graph=name)
     told = error.as_dict()
-    response = _Told({"detail": told.pop("message"), **told}, status_code=status)  # an id may be named status
+    response = Told({"detail": told.pop("message"), **told}, status_code=status)  # an id may be named status
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
 
 
-async def _explained(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, EverstepError)
-    return refusal(error)
+def known(error: Exception, store: Store) -> Exception:
+    """The catalogue's error for one of the record, or of text that is none; others come back as they are.
+
+    LangGraph's stock savers read with the driver itself, so its errors come as they are.
+    """
+    if isinstance(error, UnicodeEncodeError):
+        return errors.RequestInvalid("a text holds half a character (a lone surrogate)", next_step="leave it out")
+    return store.database.translate(error) if isinstance(error, store.database.own_errors()) else error
+
+
+async def _explained(request: Request, error: Exception) -> Response:
+    told = known(error, request.app.state.served.store)
+    return refusal(told) if isinstance(told, EverstepError) else await _unexplained(request, error)
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:

@@ -192,6 +192,34 @@ async def test_a_value_that_cannot_be_stored_is_refused(client: LangGraphClient)
     assert answer.json()["detail"].startswith("$.answer.x is an integer beyond 64 bits")
 
 
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+async def test_a_text_that_no_database_knows_is_the_requests_fault(client: LangGraphClient, text: str) -> None:
+    """NUL and half a character, in what is looked for: refused or found nowhere, and no failure of the server."""
+    thread_id = (await client.threads.create(graph_id="asking"))["thread_id"]
+    await client.threads.update_state(thread_id, {"answer": "a"}, as_node="greet")
+    place = f"/threads/{thread_id}"
+    requests: list[tuple[str, dict[str, Any]]] = [
+        (f"{place}/history", {"before": text}),
+        (f"{place}/history", {"metadata": {"a": text}}),
+        (f"{place}/history", {"checkpoint": {"checkpoint_ns": text}}),
+        (f"{place}/state/checkpoint", {"checkpoint": {"checkpoint_id": text}}),
+        (f"{place}/state", {"values": {}, "checkpoint_id": text}),
+        (f"{place}/runs", {"assistant_id": "asking", "input": {}, "checkpoint_id": text}),
+        ("/threads/search", {"ids": [text]}),
+        ("/threads/prune", {"thread_ids": [text]}),
+        ("/assistants/search", {"name": text}),
+        ("/runs/cancel", {"status": "pending", "thread_id": text}),
+    ]
+    for path, body in requests:
+        answer = await client.http.client.post(path, content=json.dumps(body))
+        assert answer.status_code < 500, (path, body, answer.text)
+    for params in ({"checkpoint_id": text}, {"run_id": text}):
+        method = "state.fork" if "checkpoint_id" in params else "agent.getTree"
+        command = {"id": 1, "method": method, "params": params}
+        answer = await client.http.client.post(f"{place}/commands", content=json.dumps(command))
+        assert answer.json()["error"] in ("invalid_argument", "no_such_checkpoint", "no_such_run")
+
+
 async def test_a_change_that_no_graph_takes_is_refused(client: LangGraphClient, store: Store) -> None:
     """An unknown node, values of the wrong form and credentials change nothing."""
     thread_id = await paused(store)

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from everstep.checkpoints import events, reviews, runs, thread_questions
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.errors import JobStateConflict, RunNotFound
-from everstep.server import access
+from everstep.server import access, failures
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.langgraph.frames import is_place
 from everstep.server.langgraph.permitted import found_thread
@@ -50,7 +50,7 @@ async def command(
         context = _Context(RunContext(request, served, caller), once, thread_id.lower(), asked)
         return JSONResponse(await context.answer(), headers=context.headers)
     except Exception as error:  # whatever it is, the protocol has a form for it
-        return JSONResponse(refusal(command_id, error))
+        return failures.Told(refusal(command_id, failures.known(error, served.store)))
 
 
 async def _body(request: Request) -> Any:
