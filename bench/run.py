@@ -34,6 +34,9 @@ class Scale:
         stored: Jobs in the large record, each with ten checkpoints.
         probes: How often each query is made on it.
         counts_syncs: Whether syncs are counted, in runs of their own.
+        requests: Requests of each kind to a server.
+        streams: Streams at once on which tokens are told.
+        idle_streams: Streams at once on which nothing happens.
     """
 
     runs: int
@@ -49,11 +52,14 @@ class Scale:
     stored: int
     probes: int
     counts_syncs: bool = True
+    requests: int = 2_000
+    streams: int = 100
+    idle_streams: int = 1_000
 
 
 FULL = Scale(4, 1000, 50, 5.0, 100, 40, (200, 1000), 20, 7, 10_000, 100_000, 100)
-QUICK = Scale(2, 400, 20, 1.0, 20, 10, (50, 200), 4, 3, 1_000, 5_000, 20)
-TINY = Scale(1, 12, 3, 0.1, 3, 2, (3,), 1, 1, 20, 20, 2, counts_syncs=False)
+QUICK = Scale(2, 400, 20, 1.0, 20, 10, (50, 200), 4, 3, 1_000, 5_000, 20, requests=400)
+TINY = Scale(1, 12, 3, 0.1, 3, 2, (3,), 1, 1, 20, 20, 2, counts_syncs=False, requests=16, streams=3, idle_streams=5)
 
 Progress = Callable[[str], None]
 

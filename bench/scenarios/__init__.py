@@ -9,7 +9,7 @@ from bench.tables import Section
 
 NAMES = (
     "enqueue throughput pick_up many_agents step_cost postgres_enqueue postgres_throughput postgres_pick_up"
-    " telemetry isolate start_up large_record"
+    " telemetry isolate start_up large_record server"
 ).split()
 _MODULE = {"postgres_enqueue": "enqueue", "postgres_throughput": "throughput", "postgres_pick_up": "pick_up"}
 

@@ -78,6 +78,14 @@ def test_waiting_starting_and_a_large_record(tmp_path: Path) -> None:
     assert len(sections["large_record"]["tables"][0]["rows"]) == 5
 
 
+def test_a_server_answers_and_streams(tmp_path: Path) -> None:
+    """Each server answers every kind of request, tells every token, and keeps its idle streams open."""
+    section = results(tmp_path, "server")["server"]
+    raw = section["raw"]
+    assert [len(table["rows"]) for table in section["tables"]] == [len(raw)] * 4 == [2] * 4
+    assert all(value > 0 for each in raw.values() for name, (value,) in each.items() if name != "idle_cpu")
+
+
 def test_a_child_that_ends_says_why() -> None:
     """A process that breaks off is a failure with its last words, not an endless wait."""
     with pytest.raises(ChildFailed, match="ModuleNotFoundError"):
