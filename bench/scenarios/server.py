@@ -170,8 +170,8 @@ def run(run: Run) -> Section:
         ),
     ]
     section.notes = [
-        "Each server is one process on one SQLite file (WAL, `synchronous=FULL`); its clients are another process on the"
-        " same machine. The hand-written one is what people write today: FastAPI, LangGraph's stock"
+        "Each server is one process on one SQLite file (WAL, `synchronous=FULL`); its clients are another process on"
+        " the same machine. The hand-written one is what people write today: FastAPI, LangGraph's stock"
         " `AsyncSqliteSaver`, `ainvoke` and `astream` within the request. It stores threads and checkpoints and nothing"
         " else: a run ends with its connection, nothing is queued, and no stream can be gone back to, so it has no idle"
         " ones. Everstep stores the run, its job and every event before a client is told of it.",
