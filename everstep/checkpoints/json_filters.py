@@ -49,13 +49,27 @@ def check_storable(value: Any, what: str) -> None:
     Raises:
         RequestInvalid: A text in it holds a NUL character or a lone surrogate, or a number is not finite.
     """
+    text = check_json(value, what)
+    if "\\u0000" in text.replace("\\\\", ""):
+        raise RequestInvalid(f"{what} has a text with a NUL character", next_step="leave it out", field=what)
+
+
+def check_json(value: Any, what: str) -> str:
+    """Refuse what is no JSON on every database alike, or would come back as something else; its text otherwise.
+
+    Args:
+        value: The value.
+        what: Its name in messages.
+
+    Raises:
+        RequestInvalid: A text in it holds a lone surrogate, or a number is not finite.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (ValueError, RecursionError) as error:
         raise RequestInvalid(f"{what} is no JSON that can be stored: {error}", field=what) from error
-    if "\\u0000" in text.replace("\\\\", ""):
-        raise RequestInvalid(f"{what} has a text with a NUL character", next_step="leave it out", field=what)
+    return text
 
 
 def storable(value: Any) -> Any:

@@ -192,6 +192,22 @@ async def test_a_value_that_cannot_be_stored_is_refused(client: LangGraphClient)
     assert answer.json()["detail"].startswith("$.answer.x is an integer beyond 64 bits")
 
 
+@pytest.mark.parametrize("value", ["NaN", "1e999", "-Infinity", '"\\ud800"', '{"\\udfff": 1}'])
+async def test_what_is_no_json_goes_into_no_state(client: LangGraphClient, value: str) -> None:
+    """Numbers that are none and half characters are refused by their field, on every database, before a run starts."""
+    thread_id = (await client.threads.create(graph_id="asking"))["thread_id"]
+    for field in ("input", "config", "context", "metadata", "command", "values"):
+        inner = {"config": '"configurable": {"a": %s}', "command": '"update": {"answer": %s}'}.get(
+            field, '"answer": %s'
+        )
+        path, more = ("state", "") if field == "values" else ("runs", '"assistant_id": "asking", ')
+        body = f'{{{more}"{field}": {{{inner % value}}}}}'
+        answer = await client.http.client.post(f"/threads/{thread_id}/{path}", content=body)
+        assert answer.status_code == 422, (body, answer.text)
+        assert answer.json()["detail"].startswith(field)
+    assert await client.runs.list(thread_id) == []
+
+
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])
 async def test_a_text_that_no_database_knows_is_the_requests_fault(client: LangGraphClient, text: str) -> None:
     """NUL and half a character, in what is looked for: refused or found nowhere, and no failure of the server."""

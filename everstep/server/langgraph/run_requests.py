@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from everstep.checkpoints import payload
 from everstep.checkpoints.assistants import Assistant, laid_over
+from everstep.checkpoints.json_filters import check_json
 from everstep.checkpoints.runs import RunRequest
 from everstep.errors import RequestInvalid
 from everstep.server.texts import Text
@@ -110,12 +111,13 @@ class RunCreate(BaseModel):
             stateless: Whether its thread is made for it alone.
 
         Raises:
-            RequestInvalid: Two fields contradict each other, or one cannot be honoured.
+            RequestInvalid: Two fields contradict each other, or one cannot be honoured or stored.
             SecretInPayload: A field seems to hold a credential.
         """
         given = self.model_dump(exclude_unset=True)
         for name in ("input", "command", "config", "context", "metadata"):
             payload.check_payload({name: given.get(name)})
+            check_json(given.get(name), name)
         command = self.command and self.command.said()
         if command is not None and not command:
             raise RequestInvalid("command holds nothing", next_step="give update, goto or resume")

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from everstep.checkpoints import conversations, payload, rollback, thread_updates
 from everstep.checkpoints.idle_saver import IdleSaver
+from everstep.checkpoints.json_filters import check_json
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.thread import Thread
 from everstep.errors import CheckpointNotFound, RequestInvalid, ThreadHasNoGraph
@@ -114,6 +115,7 @@ async def change(
     A thread that is brought to its end so no longer waits for a person.
     """
     payload.check_payload(body.values)
+    check_json(body.values, "values")
     at = body.checkpoint or Place()
     if body.checkpoint_id is not None:
         if at.checkpoint_id not in (None, body.checkpoint_id):
