@@ -104,7 +104,7 @@ class Watch:
                 self._found(thread_id, found.get(thread_id, 0))
 
     def _found(self, thread_id: str, newest: int) -> None:
-        if self._known.get(thread_id) != newest:
+        if not newest or self._known.get(thread_id) != newest:  # one without events may be gone, with its run
             self._known[thread_id] = newest
             for woken in self._waiting[thread_id]:
                 woken.set()

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import httpx
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import LangGraphClient
-from sqlalchemy import update
+from sqlalchemy import Connection, update
 
-from everstep.checkpoints import conversations
+from everstep.checkpoints import conversations, runs, thread_removal
 from everstep.checkpoints.idle_saver import IdleSaver
 from everstep.checkpoints.schema import runs as rows
 from everstep.checkpoints.store import Store
 from everstep.errors import ThreadNotFound
-from tests.support.thread_graphs import client_of, work
+from tests.support.live import live
+from tests.support.thread_graphs import catalogue, client_of, work
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.both_databases
 
@@ -64,3 +69,27 @@ async def test_a_thread_that_is_gone_is_not_made_again(client: LangGraphClient, 
         await saver.aput(place, empty_checkpoint(), {}, {})
     assert await client.threads.search() == []
     assert await saver.aget_tuple(place) is None
+
+
+@pytest.mark.parametrize("path", ["stream", "wait"])
+def test_who_follows_a_run_that_is_deleted_is_told_its_end(shared: Store, path: str) -> None:
+    """A thread is deleted at once with its run while a client follows that: the answer ends, and is whole."""
+    with live(shared, catalogue(), work=False) as url:
+        client = get_sync_client(url=url)
+        thread = client.threads.create()["thread_id"]
+        body = {"assistant_id": "asking", "input": {"messages": []}}
+        with httpx.stream("POST", f"{url}/threads/{thread}/runs/{path}", json=body, timeout=PATIENCE) as answer:
+            shared.write(lambda connection: delete(connection, thread, shared)).result()
+            told, until = "", time.monotonic() + PATIENCE
+            for part in answer.iter_text():
+                told += part
+                assert time.monotonic() < until, "it waits for ever"
+    assert "event: end" in told if path == "stream" else "run_not_found" in told
+
+
+def delete(connection: Connection, thread_id: str, store: Store) -> None:
+    """Delete a thread with what waits on it, in one transaction."""
+    for run in runs.going(connection, thread_id=thread_id):
+        runs.cancel(connection, run, now=1, actor="http")
+    thread, tables = conversations.find(connection, thread_id), store.database.checkpoint_tables
+    thread_removal.remove(connection, thread, now=1, actor="http", checkpoint_tables=tables)

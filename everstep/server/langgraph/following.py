@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import StreamingResponse
@@ -16,6 +17,7 @@ from starlette.responses import StreamingResponse
 from everstep.checkpoints import events, runs
 from everstep.checkpoints.events import Event
 from everstep.checkpoints.runs import Run
+from everstep.errors import RunNotFound
 from everstep.server.context import Served
 from everstep.server.langgraph.frames import Frames
 from everstep.server.reading import Reading
@@ -144,7 +146,14 @@ async def _output(served: Served, watch: Watch, run: Run) -> AsyncGenerator[byte
 
 
 async def _now(served: Served, run: Run) -> Run:
-    return await served.store.aread(lambda connection: runs.find(connection, run.run_id))
+    """The run as it is; one that was deleted meanwhile is over."""
+    try:
+        return await served.store.aread(lambda connection: runs.find(connection, run.run_id))
+    except RunNotFound:
+        if run.ended_at is not None:
+            return run
+        gone = json.dumps({"error": RunNotFound.code, "message": "the run was deleted"})
+        return replace(run, status="interrupted", error_json=gone, ended_at=served.store.clock.now_ms())
 
 
 async def _or_leave(served: Served, body: AsyncGenerator[bytes], leave: Leave | None) -> AsyncGenerator[bytes]:
