@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from everstep.graphs.loader import GraphCatalogue
     from everstep.server.context import Settings
 
 logger = logging.getLogger("everstep.server")
@@ -151,6 +152,7 @@ def _serve(
 
     catalogue, policies, log_as = prepared(config_path, log_format, log_level)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    _warn_of_missing_files(catalogue)
     http = read_http(catalogue.configuration.content if catalogue.configuration else {})
     output = sys.stdout
     with ExitStack() as stack:
@@ -190,6 +192,17 @@ def _serve(
         click.echo("a node of a job that was cancelled or taken over is still in its thread; it ends here", err=True)
         sys.stdout.flush()
         os._exit(0)  # Python would wait for it
+
+
+def _warn_of_missing_files(catalogue: GraphCatalogue) -> None:
+    """Graphs are loaded when they are needed first; that one's file is not there can be told now."""
+    for entry in catalogue.configuration.graphs.values() if catalogue.configuration else ():
+        if entry.target.file is not None and not entry.target.file.is_file():
+            logger.warning(
+                "graph %s: there is no file %s, so its jobs wait for a person; next: everstep doctor",
+                entry.name,
+                entry.target.file,
+            )
 
 
 def _raise_end_of_worker(failure: BaseException) -> NoReturn:

@@ -187,6 +187,19 @@ def test_other_machines_are_not_let_in_unguarded(start: Start, folder: Path) -> 
         until(lambda: client.get("/info", headers={"x-api-key": key}).status_code == 401, "the revocation")
 
 
+def test_a_graph_whose_file_is_missing_is_told_at_the_start(
+    start: Start, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The server starts, as its other graphs work, and the log names the graph and the file."""
+    configuration = json.loads((folder / "langgraph.json").read_text())
+    configuration["graphs"]["lost"] = "./lost.py:graph"
+    (folder / "langgraph.json").write_text(json.dumps(configuration))
+    assert start("--no-worker").end() == 0
+    log = capfd.readouterr().err
+    assert f"graph lost: there is no file {folder / 'lost.py'}" in log
+    assert log.count("there is no file") == 1
+
+
 def test_a_server_that_stops_cancels_nothing(
     start: Start, folder: Path, record: Store, capfd: pytest.CaptureFixture[str]
 ) -> None:
