@@ -220,12 +220,15 @@ async def test_what_happened_is_told_in_order_and_on_from_any_place(store: Store
         streamed = events_of((await client.get(f"{path}/stream")).text)
         seen = {"Last-Event-ID": streamed[1][2]}
         resumed = events_of((await client.get(f"{path}/stream", headers=seen)).text)
+        on = events_of((await client.get(f"{path}/stream", params={"after": streamed[0][2]}, headers=seen)).text)
+        begun = events_of((await client.get(f"{path}/stream", params={"after": streamed[0][2]})).text)
         refused = await client.get(f"{path}/stream", headers={"Last-Event-ID": "yesterday"})
     assert [event["data"]["to"] for event in whole["events"]] == ["pending", "running", "done"]
     assert (first["events"] + rest["events"], whole["next_after"]) == (whole["events"], None)
     assert [(name, place) for name, _, place in streamed[:-1]] == [("status", one["id"]) for one in whole["events"]]
     assert (streamed[-1][0], json.loads(streamed[-1][1])["result"]) == ("end", {"log": ["acted"]})
-    assert resumed == streamed[2:]
+    assert resumed == on == streamed[2:]
+    assert begun == streamed[1:]
     assert refused.status_code == 422
 
 

@@ -198,7 +198,8 @@ async def stream_job(
     request: Request,
     served: ServedBy,
     caller: CalledBy,
-    last_event_id: Annotated[str | None, Header(description="The `id` of the last event that was seen.")] = None,
+    after: After = None,
+    last_event_id: Annotated[str | None, Header(description="As `after`, and before it.")] = None,
 ) -> Response:
     """Follow a job: its changes of status and, where it has runs, what those emit, as server-sent events.
 
@@ -206,10 +207,10 @@ async def stream_job(
     any server of the record, and misses nothing.
     """
     job = await served.store.aread(lambda connection: seen.job(connection, caller, job_id))
-    after = job_log.place_of(last_event_id)
-    if after is None:
+    begin = job_log.place_of(last_event_id or after)
+    if begin is None:
         raise RequestInvalid("Last-Event-ID is no id of this stream", next_step="leave it out to begin anew")
-    return job_stream.stream(request, served, job, after)
+    return job_stream.stream(request, served, job, begin)
 
 
 @router.get("/{job_id}/trace", responses=shows(TraceShown, "The tree."))
