@@ -31,7 +31,7 @@ def of_request(request: Request) -> dict[str, Any]:
     patterns = served(request).http.header_patterns
     told: dict[str, Any] = {}
     if patterns is not None:
-        told |= {name: value for name, value in request.headers.items() if patterns.fit(name)}
+        told |= {name: one for name, one in request.headers.items() if patterns.fit(name) and not names_secret(name)}
     user: User | None = getattr(request.state, "user", None)
     if user is not None:
         told["langgraph_auth_user"] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -71,7 +71,7 @@ def stands(store: Store, future: Future[Any]) -> None:
 class Held:
     """A transaction of one process that has done its work and is not committed yet."""
 
-    def __init__(self, store: Store, operation: Any) -> None:
+    def __init__(self, store: Store, operation: Callable[[Connection], Any]) -> None:
         self._halt = Halt()
 
         def both(connection: Connection) -> Any:
@@ -148,7 +148,13 @@ def test_who_follows_a_thread_misses_nothing_of_two_transactions(store: Store, b
     first, second = post(store, input={}), post(store, input={})
     job = begin_running(store)
     emitted = [Emitted("custom", '"told"')]
-    about = {"job_id": job.id, "run_id": first.run_id, "thread_id": THREAD, "claim_no": job.claim_no, "now": 1}
+    about: dict[str, Any] = {
+        "job_id": job.id,
+        "run_id": first.run_id,
+        "thread_id": THREAD,
+        "claim_no": job.claim_no,
+        "now": 1,
+    }
 
     def tell(connection: Connection) -> None:
         claims.fence(connection, job.id, job.claim_no)

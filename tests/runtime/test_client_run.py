@@ -45,7 +45,11 @@ def said(store: Store) -> Any:
 
 def logging(word: str = "node") -> Any:
     """A graph that adds a word to the log."""
-    return chain(lambda _state: {"log": [word]})
+
+    def node(_state: Any) -> Any:
+        return {"log": [word]}
+
+    return chain(node)
 
 
 def passing_at_the_second(folder: Path) -> JobPolicy:

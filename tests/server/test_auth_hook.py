@@ -129,6 +129,12 @@ def test_the_hook_says_who_asks(client: TestClient) -> None:
     assert client.get(f"/everstep/jobs/{made['id']}", headers={"x-name": "bert"}).status_code == 404
 
 
+def test_a_header_that_is_named_like_a_credential_is_told_to_no_run(client: TestClient) -> None:
+    """What a pattern includes is kept, but not what is a credential by its name, whatever it looks like."""
+    told = client.post("/told", headers={**ANNA, "x-access-token": "abc123", "x-tenant": "t"}).json()
+    assert (told["x-tenant"], told.get("x-access-token")) == ("t", None)
+
+
 def test_it_reads_the_body_and_leaves_it(client: TestClient) -> None:
     """A hook that asks for the body gets it, and so does the path function after it."""
     answer = client.post("/asks/threads/create", json={"thread_id": "t"}, headers=ANNA)

@@ -45,16 +45,16 @@ async def test_a_change_of_the_state_is_not_made_on_what_is_rolled_back(client: 
     """A run was cancelled with its steps, and a client changes the state: on what was before that run."""
     thread, _ = await rolled_back(client, store)
     await client.threads.update_state(thread, {"messages": [("user", "new")]}, as_node="greet")
-    messages: Any = (await client.threads.get_state(thread))["values"]["messages"]
-    assert [message["content"] for message in messages] == ["new"]
+    state: Any = await client.threads.get_state(thread)
+    assert [message["content"] for message in state["values"]["messages"]] == ["new"]
 
 
 async def test_a_run_that_is_forgotten_stays_rolled_back(client: LangGraphClient, store: Store) -> None:
     """A run was cancelled with its steps, and then is deleted: its steps go all the same."""
     thread, run_id = await rolled_back(client, store)
     await client.runs.delete(thread, run_id)
-    values: Any = (await client.threads.get_state(thread))["values"]
-    assert not values.get("messages")
+    state: Any = await client.threads.get_state(thread)
+    assert not state["values"].get("messages")
 
 
 async def test_a_thread_that_is_gone_is_not_made_again(client: LangGraphClient, store: Store) -> None:
@@ -77,7 +77,7 @@ def test_who_follows_a_run_that_is_deleted_is_told_its_end(shared: Store, path: 
     with live(shared, catalogue(), work=False) as url:
         client = get_sync_client(url=url)
         thread = client.threads.create()["thread_id"]
-        body = {"assistant_id": "asking", "input": {"messages": []}}
+        body: dict[str, Any] = {"assistant_id": "asking", "input": {"messages": []}}
         with httpx.stream("POST", f"{url}/threads/{thread}/runs/{path}", json=body, timeout=PATIENCE) as answer:
             shared.write(lambda connection: delete(connection, thread, shared)).result()
             told, until = "", time.monotonic() + PATIENCE
