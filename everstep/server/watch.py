@@ -130,8 +130,7 @@ class Waiter:
         Args:
             most_s: Seconds.
         """
-        try:
-            await asyncio.wait_for(self._woken.wait(), most_s)
-        except TimeoutError:
-            return False
-        return True
+        if not self._woken.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), most_s)
+        return self._woken.is_set()

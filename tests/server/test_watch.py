@@ -1,0 +1,149 @@
+"""Waking streams: those that something happened on, no others, and none is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, delete
+
+from everstep.checkpoints import conversations, events, runs
+from everstep.checkpoints.events import Emitted
+from everstep.checkpoints.runs import Run, RunRequest
+from everstep.checkpoints.schema import events as table
+from everstep.checkpoints.store import Store
+from everstep.clock import uuid7
+from everstep.server.watch import Waiter, Watch
+from tests.support.waiting import PATIENCE
+
+
+def begin(store: Store) -> Run:
+    """A run on a thread of its own."""
+    now = store.clock.now_ms()
+
+    def create(connection: Connection) -> Run:
+        thread = conversations.ensure(connection, uuid7(now), owner="default", now=now)
+        request = RunRequest(graph="graph", assistant_id="graph", input={})
+        return runs.create(connection, request, thread_id=thread.thread_id, owner="default", now=now, actor="test")
+
+    return store.write(create).result()
+
+
+def tell(connection: Connection, run: Run) -> None:
+    """Write an event of the run."""
+    job_id, run_id, thread_id = run.job_id, run.run_id, run.thread_id
+    told = [Emitted("custom", "1")]
+    events.append(connection, told, job_id=job_id, run_id=run_id, thread_id=thread_id, claim_no=1, now=1)
+
+
+async def settled(*waiters: Waiter) -> None:
+    """Until the first look is over, which wakes everybody once; then nobody is woken."""
+    for waiter in waiters:
+        assert await waiter.wait(PATIENCE)
+        waiter.look()
+
+
+def within(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test on an event loop of its own."""
+    asyncio.run(asyncio.wait_for(test, PATIENCE))
+
+
+@pytest.mark.both_databases
+def test_an_event_wakes_those_of_its_thread_alone(shared: Store) -> None:
+    """Of two who wait for different threads one is woken; all who wait for the same thread are."""
+    ours, other = begin(shared), begin(shared)
+
+    async def test() -> None:
+        watch = Watch(shared)
+        async with AsyncExitStack() as stack:
+            threads = (ours.thread_id, ours.thread_id, other.thread_id)
+            first, second, elsewhere = [await stack.enter_async_context(watch.waiting(one)) for one in threads]
+            await settled(first, second, elsewhere)
+            await shared.awrite(lambda connection: tell(connection, ours))
+            assert await first.wait(PATIENCE)
+            assert await second.wait(PATIENCE)
+            assert not await elsewhere.wait(0)
+
+    within(test())
+
+
+def test_who_waits_for_nothing_costs_no_look(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is read as often for five hundred who wait as for one."""
+    run, reads = begin(shared), 0
+    aread = shared.aread
+
+    async def counted(query: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await aread(query)
+
+    async def test() -> None:
+        watch = Watch(shared)
+        async with AsyncExitStack() as stack:
+            others = [await stack.enter_async_context(watch.waiting(f"thread {n}")) for n in range(500)]
+            waiter = await stack.enter_async_context(watch.waiting(run.thread_id))
+            await settled(waiter, *others)
+            monkeypatch.setattr(shared, "aread", counted)
+            await shared.awrite(lambda connection: tell(connection, run))
+            assert await waiter.wait(PATIENCE)
+            assert 0 < reads < 100
+            assert not any([await other.wait(0) for other in others])
+
+    within(test())
+
+
+@pytest.mark.both_databases
+def test_events_that_are_deleted_wake_those_who_wait(shared: Store) -> None:
+    """So a stream of a run whose events go ends, instead of waiting for ever."""
+    run = begin(shared)
+    shared.write(lambda connection: tell(connection, run)).result()
+
+    async def test() -> None:
+        async with Watch(shared).waiting(run.thread_id) as waiter:
+            await settled(waiter)
+            await shared.awrite(lambda connection: connection.execute(delete(table)))
+            assert await waiter.wait(PATIENCE)
+
+    within(test())
+
+
+@pytest.mark.parametrize("database", ["postgres"])
+def test_a_transaction_that_commits_late_is_not_passed_over(shared: Store) -> None:
+    """Its event has a smaller id than one that was seen before; who waits for it is woken as well."""
+    late, early = begin(shared), begin(shared)
+
+    async def test() -> None:
+        watch = Watch(shared)
+        async with watch.waiting(late.thread_id) as behind, watch.waiting(early.thread_id) as ahead:
+            await settled(behind, ahead)
+            engine = shared.database.writing_engine()
+            with engine.connect() as connection:
+                with connection.begin():
+                    tell(connection, late)
+                    await shared.awrite(lambda connection: tell(connection, early))
+                    assert await ahead.wait(PATIENCE)
+                    assert not await behind.wait(0)
+                assert await behind.wait(PATIENCE)
+            engine.dispose()
+        newest = shared.read(lambda c: [events.newest(c, one.thread_id) for one in (late, early)])
+        assert newest == sorted(newest)
+
+    within(test())
+
+
+def test_it_listens_anew_for_whoever_comes_later(shared: Store) -> None:
+    """When the last one has left nothing is watched; the next one is woken as the first was."""
+    run = begin(shared)
+
+    async def test() -> None:
+        watch = Watch(shared)
+        for _ in range(3):
+            async with watch.waiting(run.thread_id) as waiter:
+                await settled(waiter)
+                await shared.awrite(lambda connection: tell(connection, run))
+                assert await waiter.wait(PATIENCE)
+
+    within(test())
