@@ -7,7 +7,7 @@ import re
 from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from everstep.checkpoints.metrics import RecordSamples
@@ -36,10 +36,12 @@ from everstep.server.langgraph import (
 from everstep.server.langgraph.protocol import commands, streaming
 from everstep.server.native import dead_letters, health, jobs, reviews, schedules, services, triggers
 from everstep.server.open_streams import OpenStreams
+from everstep.server.queries import only_known
 from everstep.server.wire import Shut, Wire
 
 logger = logging.getLogger("everstep.server")
 
+KNOWN_QUERIES = (Depends(only_known),)
 _GROUPS = {
     "assistants": r"/assistants(/.*)?",
     "threads": r"/threads(/(?!.*/runs(/|$)).*)?",
@@ -89,20 +91,20 @@ def create_app(
     app.state.auth_hook = _hook(graphs, http)
     failures.install(app)
     app.include_router(meta.router)
-    app.include_router(assistants.router)
-    app.include_router(threads.router)
-    app.include_router(thread_states.router)
-    app.include_router(items.router)
+    app.include_router(assistants.router, dependencies=KNOWN_QUERIES)
+    app.include_router(threads.router, dependencies=KNOWN_QUERIES)
+    app.include_router(thread_states.router, dependencies=KNOWN_QUERIES)
+    app.include_router(items.router, dependencies=KNOWN_QUERIES)
     assistants.make_system_assistants(store, graphs)
     graphs.items_of(store, "default")  # what is configured and not possible is told now
-    app.include_router(crons.router)
-    app.include_router(runs.router)
-    app.include_router(run_ends.router)
-    app.include_router(thread_streams.router)
-    app.include_router(commands.router)
-    app.include_router(streaming.router)
+    app.include_router(crons.router, dependencies=KNOWN_QUERIES)
+    app.include_router(runs.router, dependencies=KNOWN_QUERIES)
+    app.include_router(run_ends.router, dependencies=KNOWN_QUERIES)
+    app.include_router(thread_streams.router, dependencies=KNOWN_QUERIES)
+    app.include_router(commands.router, dependencies=KNOWN_QUERIES)
+    app.include_router(streaming.router, dependencies=KNOWN_QUERIES)
     for native in (jobs, reviews, dead_letters, services, schedules, health):
-        app.include_router(native.router)
+        app.include_router(native.router, dependencies=KNOWN_QUERIES)
     app.include_router(triggers.router)
     _describe(app, http)
     _guard(app, app.state.served)

@@ -236,10 +236,10 @@ def test_a_receiver_that_hangs_leaves_the_others_their_turn(store: Store, receiv
         store.clock.advance(1)  # type: ignore[attr-defined]
         finish(store, receiver.hook, "other")
         sender = Deliveries(store, HERE)
-        thread = threading.Thread(target=sender.send_due, daemon=True)
-        thread.start()
+        sender.start()
         until(lambda: receiver.messages, "the other's message")
         assert len(hanging.messages) <= AT_ONCE_TO_ONE
+        sender.stop()
 
 
 def test_an_answer_that_never_ends_is_cut_off() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from everstep.checkpoints import rollback, runs
@@ -44,6 +44,7 @@ async def cancel_run(
     caller: CalledBy,
     wait: bool = False,
     action: Action = "interrupt",
+    reason: Annotated[str | None, Query(description="Taken, without effect.")] = None,
 ) -> Response:
     """Cancel a run; `rollback` takes its steps away, too. With `wait` answered when it is over."""
     context = RunContext(request, served, caller)

@@ -23,6 +23,7 @@ from everstep.server.once import AskedOnce, Once
 
 router = APIRouter(tags=["runs"])
 Status = Literal["pending", "running", "error", "success", "timeout", "interrupted"]
+WithoutEffect = Annotated[str | None, Query(description="Sent by some clients; taken, without effect.")]
 _PREFER_WAIT = "wait="
 
 
@@ -230,6 +231,8 @@ async def stream_run(
     caller: CalledBy,
     stream_mode: Annotated[list[str] | None, Query()] = None,
     cancel_on_disconnect: bool = False,
+    checkpoint_id: WithoutEffect = None,
+    namespace: WithoutEffect = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """A run's events, from the first, or from behind `Last-Event-ID`."""
@@ -245,6 +248,8 @@ async def stream_stateless_run(
     caller: CalledBy,
     stream_mode: Annotated[list[str] | None, Query()] = None,
     cancel_on_disconnect: bool = False,
+    checkpoint_id: WithoutEffect = None,
+    namespace: WithoutEffect = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The events of a run, whatever its thread; see `/threads/{thread_id}/runs/{run_id}/stream`."""
