@@ -260,7 +260,8 @@ def _own_threads(connection: Connection, gone: Sequence[Job]) -> list[str]:
     That of a run without one is the run's own: it has no row any more.
     """
     on = [job.thread_id for job in gone]
-    clients = set(connection.execute(select(threads.c.thread_id).where(threads.c.thread_id.in_(on))).scalars())
+    held = select(threads.c.thread_id).where(threads.c.thread_id.in_(on)).order_by(threads.c.id).with_for_update()
+    clients = set(connection.execute(held).scalars())  # nobody admits another run to one meanwhile
     own = [job.thread_id for job in gone if job.thread_id == job.public_id or job.thread_id not in clients]
     others = select(agent_jobs.c.thread_id).where(
         agent_jobs.c.thread_id.in_(own), agent_jobs.c.id.not_in([job.id for job in gone])

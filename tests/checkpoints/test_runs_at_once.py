@@ -8,13 +8,15 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from sqlalchemy import Connection
 
-from everstep.checkpoints import claims, conversations, events, jobs, reviews, runs
+from everstep.checkpoints import claims, conversations, events, jobs, retention, reviews, runs
 from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.runs import Run, RunRequest
+from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.turns import NOT_YET
 from everstep.errors import JobStateConflict
@@ -45,11 +47,11 @@ def post(store: Store, **asked: Any) -> Run:
     return store.write(lambda connection: admit(connection, **asked)).result()
 
 
-def admit(connection: Connection, **asked: Any) -> Run:
+def admit(connection: Connection, thread_id: str = THREAD, **asked: Any) -> Run:
     """Admit a run in a transaction."""
-    conversations.ensure(connection, THREAD, owner="default", now=1)
+    conversations.ensure(connection, thread_id, owner="default", now=1)
     request = RunRequest("graph", "A", **asked)
-    return runs.create(connection, request, thread_id=THREAD, owner="default", now=1, actor="http")
+    return runs.create(connection, request, thread_id=thread_id, owner="default", now=1, actor="http")
 
 
 def settle_in(connection: Connection, job: Job, outcome: Outcome) -> Job:
@@ -188,3 +190,21 @@ def test_a_run_that_takes_the_place_of_one_that_ends_is_admitted(store: Store, b
     halt.release()
     assert ending.result().status in ("done", "failed")
     assert store.job_by_row(admitting.result().job_id).next_run_at < NOT_YET
+
+
+def test_a_thread_is_not_pruned_beside_a_run_that_is_admitted(store: Store, beside: Store) -> None:
+    """The job whose thread it was is pruned while another transaction admits a run: the run keeps thread and state."""
+    job, _ = store.enqueue("graph", {})
+    settle_as(store, begin_running(store), Outcome("done", values={})).result()
+    now = store.clock.now_ms()
+    store.write(lambda c: conversations.ensure(c, job.thread_id, owner="default", now=now)).result()
+    put: Any = StepSaver(store).put
+    put({"configurable": {"thread_id": job.thread_id, "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+    admitting = Held(beside, lambda c: admit(c, job.thread_id, input={}))
+    tables = store.database.checkpoint_tables
+    removing = store.write(lambda c: retention.remove(c, [job.id], now=now, key_days=1, checkpoint_tables=tables))
+    stands(store, removing)
+    admitting.commit()
+    assert [each.id for each in removing.result()] == [job.id]
+    assert store.read(lambda c: conversations.find(c, job.thread_id)).status == "busy"
+    assert StepSaver(store).get_tuple({"configurable": {"thread_id": job.thread_id}}) is not None
