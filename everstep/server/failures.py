@@ -65,7 +65,16 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.WebhookInvalid: 422,
 }
 """What each error of the catalogue is answered with; those not named: 500."""
-_CODES = {400: "request_invalid", 404: "path_not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_CODES = {
+    400: "request_invalid",
+    401: "unauthenticated",
+    403: "not_permitted",
+    404: "path_not_found",
+    405: "method_not_allowed",
+    413: "body_too_large",
+    500: "internal_error",
+}
+"""Of errors that name no code: those of the framework, and of an auth hook."""
 
 
 def install(app: FastAPI) -> None:
