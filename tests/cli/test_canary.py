@@ -25,6 +25,7 @@ from tests.cli.folder import Folder, is_refused
 from tests.support.serving import serving
 from tests.support.waiting import until
 
+ASKED = {"writes.value", "reviews.value_json", "threads.interrupts_json"}
 KEPT: dict[str, tuple[set[str], set[str]]] = {
     word("payload"): (
         {"agent_jobs.payload_json", "checkpoints.checkpoint", "writes.value"},
@@ -33,8 +34,11 @@ KEPT: dict[str, tuple[set[str], set[str]]] = {
     **{secret("state"): ({"checkpoints.checkpoint", "writes.value"}, set()) for secret in (known, word)},
     word("effect-plain"): ({"effects.arguments_json"}, {"show", "dlq show"}),
     **{secret("effect-result"): ({"effects.result"}, {"show", "dlq show"}) for secret in (known, word)},
-    word("lost-body"): ({"effects.arguments_json", "reviews.value_json"}, {"show", "review"}),
-    **{secret("question"): ({"writes.value", "reviews.value_json"}, {"show", "review"}) for secret in (known, word)},
+    word("lost-body"): (
+        {"effects.arguments_json", "reviews.value_json", "threads.interrupts_json"},
+        {"show", "review"},
+    ),
+    **{secret("question"): (ASKED, {"show", "review"}) for secret in (known, word)},
 }
 """What a graph chose to keep: the columns of the record where it is, and the commands that may show it."""
 
