@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -17,7 +18,7 @@ from everstep.checkpoints.trigger_events import Event
 from everstep.clock import ManualClock
 from everstep.errors import EventNotFound
 from everstep.graphs.policies import Policies
-from everstep.runtime.triggers import incoming
+from everstep.runtime.triggers import incoming, registry
 from everstep.runtime.triggers.incoming import Incoming
 from everstep.runtime.triggers.registry import Triggers
 from tests.support.events import policies
@@ -125,6 +126,15 @@ def test_what_cannot_become_an_input_fails_and_is_handled_again(store: Store, ca
     replayed = run(Triggers(store, mended).replay(event))
     assert (replayed.state, replayed.error_json) == ("started", None)
     assert [job.payload for job in store.jobs()] == [{"log": [0]}]
+
+
+def test_an_event_that_another_process_started_does_not_fail(store: Store) -> None:
+    """One process cannot make a job of an event and another has: it stays started, with its job."""
+    stored, _ = run(Triggers(store, ORDERS).receive("orders", order()))
+    started = run(Triggers(store, ORDERS).handle(stored))
+    error = {"code": "event_invalid", "message": "an older everstep.toml"}
+    fail = partial(registry._fail, event=stored, error=error, now=1)  # pyright: ignore[reportPrivateUsage]
+    assert store.write(fail).result() == started
 
 
 @pytest.mark.both_databases

@@ -198,7 +198,9 @@ def view(name: str, trigger: Trigger, events: dict[str, int]) -> dict[str, Any]:
 
 def _fail(connection: Connection, event: Event, error: Mapping[str, Any], now: int) -> Event:
     """Note why no job came of an event; the transaction that tried left nothing."""
-    event = trigger_events.lock(connection, event)
+    tried, event = event, trigger_events.lock(connection, event)
+    if event.state != tried.state:  # another process, with another everstep.toml perhaps, handled it meanwhile
+        return event
     return trigger_events.failed(connection, event, error, now=now)
 
 
