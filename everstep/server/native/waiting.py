@@ -54,6 +54,9 @@ class Waited:
         request: The request.
         wait_s: Seconds it wants to wait; 0: not at all.
         cancels: Whether the job is cancelled when its client leaves meanwhile.
+
+    Raises:
+        NotPermitted: It would cancel, and the caller may look alone.
     """
 
     def __init__(self, served: Served, caller: Caller, request: Request, wait_s: float, *, cancels: bool) -> None:
