@@ -40,7 +40,7 @@ def json_ready(value: Any, depth: int = MAX_DEPTH) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, Interrupt):  # as LangGraph's clients know it
         told = {"value": json_ready(value.value, depth - 1), "id": value.id}
-        schema = getattr(value, "response_schema", None)
+        schema = getattr(cast("Any", value), "response_schema", None)
         return told if schema is None else {**told, "response_schema": json_ready(schema, depth - 1)}
     if hasattr(value, "model_dump"):
         return json_ready(value.model_dump(), depth - 1)

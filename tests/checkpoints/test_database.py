@@ -32,6 +32,7 @@ SAVER_TABLES = {"checkpoints", "writes", "store", "store_migrations"}
 
 JOB = "01a00000-0000-7000-8000-000000000001"
 
+
 def url(path: Path) -> str:
     """The store URL of a file."""
     return f"sqlite:///{path}"

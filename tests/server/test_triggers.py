@@ -221,9 +221,7 @@ def test_a_jobs_webhook_is_told(client: httpx.Client) -> None:
     assert [(message.value["id"], message.value["status"]) for message in receiver.messages] == [(job["id"], "done")]
 
 
-@pytest.mark.parametrize(
-    "url", ["http://169.254.169.254/latest", "https://10.0.0.1/", "http://[::1]/", "file:///x"]
-)
+@pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "https://10.0.0.1/", "http://[::1]/", "file:///x"])
 def test_a_callers_webhook_does_not_lead_into_the_network(client: httpx.Client, record: Store, url: str) -> None:
     """An address that nothing may be sent to is 422 where it is given, and starts nothing."""
     asked = {"graph": "graph", "input": {"log": []}, "webhook": url}

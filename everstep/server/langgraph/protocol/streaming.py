@@ -96,9 +96,7 @@ async def _begin(served: Served, watch: Watch, thread_id: str, since: int | None
     """The row of the log behind which to read."""
     if since is not None:
         return await thread_events.begun_at(served, thread_id, row_of(since))
-    await thread_events.until(
-        lambda c: thread_events.is_under_way(c, thread_id), thread_id, served, watch, MOMENT_S
-    )
+    await thread_events.until(lambda c: thread_events.is_under_way(c, thread_id), thread_id, served, watch, MOMENT_S)
 
     def look(connection: Connection) -> int:
         chosen = runs.going(connection, thread_id=thread_id)[:1] or runs.of_thread(connection, thread_id, limit=1)
