@@ -62,6 +62,13 @@ class RunOptions:
         return own
 
     @property
+    def goes_to(self) -> list[str]:
+        """The nodes the command goes to."""
+        goto: Any = (self.command or {}).get("goto") or ()
+        places: list[Any] = [goto] if isinstance(goto, str | dict) else list(goto)
+        return [place if isinstance(place, str) else str(place["node"]) for place in places]
+
+    @property
     def resolves(self) -> bool:
         """Whether the command is that the graph ends where it is (`goto: "__end__"`), whatever waits there.
 

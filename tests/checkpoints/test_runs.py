@@ -127,6 +127,19 @@ def test_a_busy_thread_refuses_by_strategy_alone(store: Store) -> None:
     assert statuses == ["pending", "interrupted"]
 
 
+def test_a_command_to_a_node_that_is_not_there_fails(store: Store) -> None:
+    """A run that goes to no node of the graph fails with the names of those there are, and runs nothing."""
+    thread = made_thread(store)
+    post(store, thread, input={"log": []})
+    work(store, asking())
+    run = post(store, thread, command={"goto": "nowhere"})
+    work(store, asking())
+    found = store.read(lambda c: runs.find(c, run.run_id))
+    assert found.status == "error"
+    assert "'nowhere'" in (found.error_json or "")
+    assert store.job_by_row(run.job_id).step == 0
+
+
 def test_rollback_takes_the_steps_away(store: Store) -> None:
     """What a run did that gave way by `rollback` is gone from the thread before the next run starts."""
     thread = made_thread(store)
