@@ -74,13 +74,14 @@ def moved(connection: Connection, after: Job, *, now: int, actor: str) -> None:
         status, error = "interrupted", {"error": "rolled_back", "message": "its steps are taken away"}
     if run is not None:
         _end_run(connection, run, after, status, error, now)
-    if all(job.next_run_at >= NOT_YET for job in _going(connection, after.thread_id)):  # else that one is told of
+    first = _first(connection, after.thread_id)
+    if first is None or first.waits_for_its_turn:  # otherwise that one is told of
         _tell_thread(connection, after, status, error, now)
     if after.status == "review":
         _make_way(connection, after, now)
         return
     start_next(connection, after.thread_id, now=now)
-    if run is not None and run["delete_thread"] and not _going(connection, after.thread_id):
+    if run is not None and run["delete_thread"] and _first(connection, after.thread_id) is None:
         # What ran on it stays for as long as what it came to may be asked for: retention takes it, like other jobs.
         connection.execute(delete(threads).where(threads.c.thread_id == after.thread_id))
 
@@ -135,20 +136,20 @@ def start_next(connection: Connection, thread_id: str, *, now: int) -> None:
     """If nothing is under way on a thread, let the job that has waited longest start."""
     from everstep.checkpoints import jobs
 
-    found = _going(connection, thread_id)
-    if not found or any(job.next_run_at < NOT_YET for job in found):
+    first = _first(connection, thread_id)
+    if first is None or not first.waits_for_its_turn:
         return
-    first = found[0]
     due = max(now, json.loads(first.run_json or "{}").get("not_before") or 0)
     jobs.set_due(connection, first, due)
     busy = {"status": "busy", "error_json": None, "updated_at": now}
     connection.execute(update(threads).where(threads.c.thread_id == thread_id).values(**busy))
 
 
-def _going(connection: Connection, thread_id: str) -> list[Job]:
-    """The jobs of a thread that are under way or wait for their turn, the oldest first."""
+def _first(connection: Connection, thread_id: str) -> Job | None:
+    """The job of a thread that is under way, or else the one that has waited longest for its turn."""
     going = select(agent_jobs).where(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status.in_(GOING))
-    return [job_of(row) for row in connection.execute(going.order_by(agent_jobs.c.id)).mappings()]
+    row = connection.execute(going.order_by(agent_jobs.c.next_run_at, agent_jobs.c.id).limit(1)).mappings().first()
+    return None if row is None else job_of(row)
 
 
 def require_last(connection: Connection, job: Job) -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everstep.cli.address import METRICS_VARIABLE, Address
 from everstep.cli.confirm import require_consent, yes_option
 from everstep.cli.options import config_option, json_option, log_options, opened, read_input, store_option
 from everstep.cli.schedule_views import print_schedule, print_slot, schedule_view, slot_view
 from everstep.cli.views import print_json, text
+from everstep.cli.worker import metrics_option
 from everstep.clock import rfc3339
 from everstep.errors import EX_FAILED, PayloadInvalid
 
@@ -277,15 +277,7 @@ def history(name: str, limit: int, store_url: str, as_json: bool) -> None:
 
 @schedules.command()
 @click.option("--once", is_flag=True, help="Handle what is due now, and end.")
-@click.option(
-    "--metrics",
-    "metrics_at",
-    type=Address(),
-    metavar="[HOST:]PORT",
-    envvar=METRICS_VARIABLE,
-    show_envvar=True,
-    help="Serve metrics for Prometheus there.",
-)
+@metrics_option
 @config_option
 @store_option
 @log_options

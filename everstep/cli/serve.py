@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
-from everstep.cli.address import LOOPBACK, METRICS_VARIABLE, Address
+from everstep.cli.address import LOOPBACK
 from everstep.cli.options import config_option, json_option, log_options, opened, store_option
-from everstep.cli.worker import finite, prepared
+from everstep.cli.worker import finite, prepared, running_options
 from everstep.cli.worker_lines import WorkerLines
 from everstep.errors import WorkerEnded
 
@@ -68,25 +68,7 @@ def serve_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Most jobs at once.")
-@click.option(
-    "--lease",
-    type=click.FloatRange(min=0.1, max=604_800),
-    callback=finite,
-    default=300.0,
-    show_default=True,
-    help="Seconds a claim lasts without a heartbeat.",
-)
-@click.option("--isolate/--no-isolate", default=None, help="As of everstep worker.")
-@click.option(
-    "--metrics",
-    "metrics_at",
-    type=Address(),
-    metavar="[HOST:]PORT",
-    envvar=METRICS_VARIABLE,
-    show_envvar=True,
-    help="Serve metrics for Prometheus there.",
-)
+@running_options
 @click.option("--no-worker", is_flag=True, help="Run no jobs here: workers do so elsewhere.")
 @click.option("--no-schedules", is_flag=True, help="Fire no schedules here.")
 @click.option("--no-triggers", is_flag=True, help="Watch no folders and send no webhooks here.")

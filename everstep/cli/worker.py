@@ -6,9 +6,10 @@ import logging
 import math
 import os
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,23 +56,7 @@ def prepared(
     return catalogue, policies, log_as
 
 
-@click.command()
-@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Most jobs at once.")
-@click.option(
-    "--lease",
-    type=click.FloatRange(min=0.1, max=604_800),
-    callback=finite,
-    default=300.0,
-    show_default=True,
-    help="Seconds a claim lasts without a heartbeat; after that another worker may take the job over.",
-)
-@click.option(
-    "--isolate/--no-isolate",
-    default=None,
-    help="Run every job in a process of its own, for graphs that leak or block; or none. Without either only those do"
-    " that are suspected of having ended a worker.",
-)
-@click.option(
+metrics_option = click.option(
     "--metrics",
     "metrics_at",
     type=Address(),
@@ -80,6 +65,34 @@ def prepared(
     show_envvar=True,
     help="Serve metrics for Prometheus there; on this machine alone without a host, at a free port with port 0.",
 )
+
+
+def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How jobs are run, of a command that runs them: `--concurrency`, `--lease`, `--isolate` and `--metrics`."""
+    options = (
+        click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Most jobs at once."),
+        click.option(
+            "--lease",
+            type=click.FloatRange(min=0.1, max=604_800),
+            callback=finite,
+            default=300.0,
+            show_default=True,
+            help="Seconds a claim lasts without a heartbeat; after that another worker may take the job over.",
+        ),
+        click.option(
+            "--isolate/--no-isolate",
+            default=None,
+            help="Run every job in a process of its own, for graphs that leak or block; or none. Without either only"
+            " those do that are suspected of having ended a worker.",
+        ),
+    )
+    for option in reversed((*options, metrics_option)):
+        command = option(command)
+    return command
+
+
+@click.command()
+@running_options
 @click.option("--until-idle", is_flag=True, help="Exit 0 when no job is left that could run without a person.")
 @config_option
 @store_option
