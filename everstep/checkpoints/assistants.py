@@ -321,23 +321,6 @@ def versions(
     return [_assistant(row) for row in connection.execute(query).mappings()]
 
 
-def laid_over(*configs: Mapping[str, Any]) -> dict[str, Any]:
-    """Configurations laid over each other, the later ones over the earlier; lists are put together."""
-    laid: dict[str, Any] = {}
-    for config in configs:
-        for name, value in config.items():
-            if value is None:
-                continue
-            known = laid.get(name)
-            if isinstance(known, dict) and isinstance(value, Mapping):
-                laid[name] = {**known, **value}
-            elif isinstance(known, list) and isinstance(value, list):
-                laid[name] = [*known, *value]
-            else:
-                laid[name] = value
-    return laid
-
-
 def _matching(connection: Connection, wanted: Wanted) -> ColumnElement[bool]:
     conditions = [table.c.is_latest == 1, _seen_by(wanted.owner), table.c.graph.in_(wanted.graphs)]
     if wanted.graph is not None:

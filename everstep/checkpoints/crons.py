@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from everstep.checkpoints import assistants, conversations, jobs, runs
-from everstep.checkpoints.assistants import laid_over
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.json_filters import contains
+from everstep.checkpoints.laid_over import laid_over
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.runs import RunRequest
 from everstep.checkpoints.schedule import Definition, Schedule, of_row

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from everstep.checkpoints import payload
-from everstep.checkpoints.assistants import Assistant, laid_over
+from everstep.checkpoints.assistants import Assistant
 from everstep.checkpoints.json_filters import check_json
+from everstep.checkpoints.laid_over import laid_over
 from everstep.checkpoints.runs import RunRequest
 from everstep.errors import RequestInvalid
 from everstep.server.texts import Text
