@@ -67,7 +67,7 @@ class JobLife(RecordMachine):
         self.believes: dict[str, Job | None] = dict.fromkeys(WORKERS)
         self.running_effects: dict[str, Effect] = {}
         self.calls = 0
-        self.confirmed_results: dict[str, str] = {}
+        self.confirmed_results: dict[str, str | None] = {}
         self.idle: set[str] = set()  # tried in vain since the job last moved, so that the machine does not idle
 
     # ---- helpers
@@ -366,7 +366,7 @@ class JobLife(RecordMachine):
             model.in_flight.discard(review.subject)
             if decision == "approve":
                 model.confirmed.add(review.subject)
-                self.confirmed_results[review.subject] = None  # type: ignore[assignment]
+                self.confirmed_results[review.subject] = None
         if was == "review":
             if model.cancel_wished:
                 if not model.in_flight:
