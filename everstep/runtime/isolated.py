@@ -213,9 +213,13 @@ async def _run(
         with suppress(RuntimeError):  # the loop is closed: the run is over
             loop.call_soon_threadsafe(run.beat, claim_no, cancel_requested)
 
+    def drain() -> None:
+        run.drain()
+        voice.send(Word("draining"))
+
     def on_drain() -> None:
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(run.drain)
+            loop.call_soon_threadsafe(drain)
 
     heartbeat = Heartbeat(around.store, around.worker, lease_ms, lambda: [job.id], on_beat, around.outage)
     heartbeat.start()

@@ -229,6 +229,8 @@ class IsolatedRun:
                 self._deadline, self._deadline_why = now + lease_s, f"gave no sign of life for {lease_s:.0f} s"
         elif word.kind == "cancelling":
             self._deadline, self._deadline_why = now + CANCEL_S, f"did not end within {CANCEL_S:.0f} s of the request"
+        elif word.kind == "draining":
+            logger.info("job %s is given back at its next step", self.job.public_id)
         elif word.kind == "measured":
             name, value, *labels = word.detail
             self._around.measures.add(metric_names.BY_NAME[name], value, *labels)

@@ -158,9 +158,15 @@ def test_a_drain_is_passed_on(shared: Store, tmp_path: Path) -> None:
     with worker(shared, tmp_path, "--isolate") as process:
         until(lambda: len(noted(tmp_path, "long")) == 2, "the second node")
         process.terminate()
+        assert process.stderr is not None
+        told = ""
+        while "is given back at its next step" not in told:  # its process knows of the drain
+            line = process.stderr.readline()
+            assert line, told
+            told += line
         (tmp_path / "go").touch()
-        _, told = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, told
+        _, rest = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, told + rest
     job = now(shared, jobs["long"])
     assert (job.status, job.attempts, job.worker_deaths) == ("pending", 0, 0)
     assert [node for node, _ in noted(tmp_path, "long")] == ["first", "second"]
