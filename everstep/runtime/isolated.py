@@ -215,7 +215,8 @@ async def _run(
 
     def drain() -> None:
         run.drain()
-        voice.send(Word("draining"))
+        with suppress(OSError):
+            voice.send(Word("draining"))
 
     def on_drain() -> None:
         with suppress(RuntimeError):
