@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from everstep.errors import StoreCorrupt, StoreTooNew
 
-HEAD = "0005"
+HEAD = "0006"
 
 _migrating = threading.Lock()
 
