@@ -59,6 +59,7 @@ from everstep.errors.inspection import (
     LangfuseUnusable,
     MetricsAddressUnavailable,
 )
+from everstep.errors.pricing import OptionsInvalid, PriceListInvalid
 from everstep.errors.queue import (
     ConfirmationNeeded,
     JobNotFound,
@@ -108,6 +109,7 @@ from everstep.errors.server import (
     ServerUnguarded,
     Unauthenticated,
 )
+from everstep.errors.waiting import SignalInvalid, WaitInvalid
 
 __all__ = [
     "EX_CONFIG",
@@ -161,7 +163,9 @@ __all__ = [
     "NodeExited",
     "NotPermitted",
     "OperationUnfinished",
+    "OptionsInvalid",
     "PayloadInvalid",
+    "PriceListInvalid",
     "PriceNotFound",
     "RemoteDenied",
     "RemoteUnavailable",
@@ -178,6 +182,7 @@ __all__ = [
     "SecretInPayload",
     "ServerUnguarded",
     "ServiceNotFound",
+    "SignalInvalid",
     "StateNotSerializable",
     "StoreCorrupt",
     "StoreNotFound",
@@ -192,6 +197,7 @@ __all__ = [
     "TriggerUnusable",
     "Unauthenticated",
     "VerificationFailed",
+    "WaitInvalid",
     "WebhookInvalid",
     "WorkerDied",
     "WorkerEnded",

@@ -63,6 +63,7 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.TriggerUnusable: 503,
     errors.DeliveryNotFound: 404,
     errors.WebhookInvalid: 422,
+    errors.OptionsInvalid: 422,
 }
 """What each error of the catalogue is answered with; those not named: 500."""
 _CODES = {

@@ -1,0 +1,198 @@
+"""What a generation costs: one function for what is shown beforehand and for what is charged.
+
+Everything is checked against the price list first, so that nothing unpriced is asked of a provider. The arithmetic is
+exact, and the price is rounded half up once, at its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Context, Decimal, Inexact, InvalidOperation, localcontext
+from difflib import get_close_matches
+from typing import Any, cast
+
+from everstep.checkpoints.canonical import MAX_INTEGER
+from everstep.checkpoints.quote import Quote, QuoteLine
+from everstep.errors import OptionsInvalid
+from everstep.nodes.price_list import MOST_DIGITS, MOST_OPTIONS, Model, PriceList, read_price_list
+
+__all__ = ["Asked", "PriceList", "complete", "quote", "read_price_list"]
+
+_EXACT = Context(prec=(MOST_OPTIONS + 10) * MOST_DIGITS, traps=[Inexact, InvalidOperation])
+"""Digits for any product that a price list allows; what would be rounded raises."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a model.
+
+    Attributes:
+        model: Its name in the price list.
+        duration: Seconds, where the model takes a duration.
+        resolution: One of the list's; the first when None.
+        outputs: How many.
+        options: By name; the first value of each priced option when it is left out.
+    """
+
+    model: str
+    duration: int | float | Decimal | None = None
+    resolution: str | None = None
+    outputs: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Asked:
+        """What is asked for in JSON data that has these fields, and perhaps others."""
+        given = {name: data[name] for name in cls.__dataclass_fields__ if data.get(name) is not None}
+        return cls(**{"model": "", **given})
+
+
+def complete(prices: PriceList, asked: Asked) -> Asked:
+    """The same with what is meant where nothing was said, as the provider is told it.
+
+    Args:
+        prices: The price list.
+        asked: What is asked for.
+
+    Raises:
+        OptionsInvalid: It is not in the list, or out of what that allows; the error names what is allowed.
+    """
+    model = _model(prices, asked.model)
+    outputs: Any = asked.outputs
+    if type(outputs) is not int or not 1 <= outputs <= model.outputs:
+        raise _refused(f"outputs is {outputs!r}", _span(1, model.outputs), "outputs", asked.model)
+    _check_duration(model, asked)
+    resolution: Any = asked.resolution
+    if model.resolutions is None and resolution is not None:
+        raise _refused(f"resolution is {resolution!r}", "leave it out: the model has none", "resolution", asked.model)
+    if model.resolutions is not None:
+        resolution = next(iter(model.resolutions)) if resolution is None else resolution
+        if not isinstance(resolution, str) or resolution not in model.resolutions:
+            raise _refused(f"resolution is {resolution!r}", _one_of(model.resolutions), "resolution", asked.model)
+    return Asked(asked.model, asked.duration, resolution, outputs, _options(model, asked))
+
+
+def quote(prices: PriceList, asked: Asked) -> Quote:
+    """What it costs.
+
+    Args:
+        prices: The price list.
+        asked: What is asked for.
+
+    Raises:
+        OptionsInvalid: As of `complete`; or the price has no exact JSON form, being above 2^53−1 of the smallest unit.
+    """
+    whole = complete(prices, asked)
+    model = prices.models[whole.model]
+    with localcontext(_EXACT):
+        total, lines = Decimal(1), list[QuoteLine]()
+        for what, factor in _factors(model, whole):
+            total *= factor
+            lines.append(QuoteLine(what, _text(factor), _text(total)))
+        exact = total.scaleb(prices.decimals)
+    amount = int(exact.to_integral_value(ROUND_HALF_UP))
+    if amount > MAX_INTEGER:
+        raise _refused("the price is out of range", f"up to {MAX_INTEGER}", "amount", asked.model)
+    return Quote(amount, prices.currency, prices.decimals, prices.version, tuple(lines))
+
+
+def _factors(model: Model, asked: Asked) -> Iterable[tuple[str, Decimal]]:
+    if model.per_second is not None:
+        seconds = _decimal(asked.duration)
+        yield f"{_text(seconds)} seconds at {_text(model.per_second)}", seconds * model.per_second
+    else:
+        yield "one output", model.per_call or Decimal(0)
+    if asked.resolution is not None and model.resolutions is not None:
+        yield f"resolution {asked.resolution}", model.resolutions[asked.resolution]
+    if asked.outputs > 1:
+        yield f"{asked.outputs} outputs", 1 + (asked.outputs - 1) * model.further_output
+    for name, factors in model.options.items():
+        word = _word(asked.options[name])
+        if factors[word] != 1:
+            yield f"{name} {word}", factors[word]
+
+
+def _model(prices: PriceList, name: Any) -> Model:
+    if isinstance(name, str) and name in prices.models:
+        return prices.models[name]
+    close = get_close_matches(str(name), prices.models, 3)
+    guess = f"did you mean {' or '.join(close)}? " if close else ""
+    raise OptionsInvalid(
+        f"the price list {prices.version} has no model {name!r}",
+        next_step=f"{guess}It has: {', '.join(prices.models)}",
+        option="model",
+        allowed=list(prices.models),
+    )
+
+
+def _check_duration(model: Model, asked: Asked) -> None:
+    allowed, given = model.duration, asked.duration
+    if allowed is None:
+        if given is not None:
+            raise _refused(f"duration is {given!r}", "leave it out: the model takes none", "duration", asked.model)
+        return
+    seconds = _decimal(given)
+    with localcontext(_EXACT):
+        if not allowed.least <= seconds <= allowed.most or (seconds - allowed.least) % allowed.step:
+            raise _refused(f"duration is {given!r}", str(allowed), "duration", asked.model)
+
+
+def _options(model: Model, asked: Asked) -> dict[str, Any]:
+    given: Any = asked.options
+    if not isinstance(given, Mapping):
+        raise _refused(f"options is {given!r}", "an object of values by name", "options", asked.model)
+    options = dict(cast("Mapping[str, Any]", given))
+    for name in options:
+        if name not in model.options and name not in model.free:
+            known = [*model.options, *model.free]
+            raise _refused(f"there is no option {name!r}", _one_of(known) if known else "none", name, asked.model)
+    for name, factors in model.options.items():
+        if options.get(name) is None:
+            options[name] = _value(next(iter(factors)))
+        if _word(options[name]) not in factors:
+            raise _refused(f"the option {name} is {options[name]!r}", _one_of(factors), name, asked.model)
+    return options
+
+
+def _value(word: str) -> Any:
+    """What a word of the price list stands for: the JSON value it is, or itself."""
+    try:
+        value = json.loads(word)
+    except ValueError:
+        return word
+    return value if isinstance(value, bool | int) else word
+
+
+def _word(value: Any) -> str:
+    """How a value stands in a price list."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _decimal(given: Any) -> Decimal:
+    """Seconds as a decimal, a float as it is written; -1, which no list allows, for what is no number."""
+    if isinstance(given, bool) or not isinstance(given, int | float | Decimal):
+        return Decimal(-1)
+    number = Decimal(repr(given)) if isinstance(given, float) else Decimal(given)
+    return number if number.is_finite() else Decimal(-1)
+
+
+def _text(number: Decimal) -> str:
+    """Decimal text without an exponent, and without zeros at its end."""
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return f"one of {', '.join(names)}"
+
+
+def _span(least: int, most: int) -> str:
+    return f"{least} to {most}"
+
+
+def _refused(what: str, allowed: str, option: str, model: str) -> OptionsInvalid:
+    return OptionsInvalid(
+        f"{what}, which {model} does not take", next_step=f"allowed: {allowed}", option=option, allowed=allowed
+    )
