@@ -67,7 +67,7 @@ from everstep.errors.providers import (
     ProviderAnswerInvalid,
     ProviderNotFound,
     ProviderRefused,
-    ProviderTaskUnknown,
+    ProviderTaskMissing,
     ProviderUnusable,
     QueryUnsupported,
 )
@@ -184,7 +184,7 @@ __all__ = [
     "ProviderAnswerInvalid",
     "ProviderNotFound",
     "ProviderRefused",
-    "ProviderTaskUnknown",
+    "ProviderTaskMissing",
     "ProviderUnusable",
     "QueryUnsupported",
     "RemoteDenied",

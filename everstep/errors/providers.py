@@ -33,10 +33,10 @@ class ProviderAnswerInvalid(EverstepError):
     exit_code = EX_UNAVAILABLE
 
 
-class ProviderTaskUnknown(EverstepError):
+class ProviderTaskMissing(EverstepError):
     """The provider says that it has no such task."""
 
-    code = "provider_task_unknown"
+    code = "provider_task_missing"
     exit_code = EX_UNAVAILABLE
 
 

@@ -63,7 +63,7 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.TriggerUnusable: 503,
     errors.ProviderNotFound: 404,
     errors.ProviderUnusable: 503,
-    errors.ProviderTaskUnknown: 502,
+    errors.ProviderTaskMissing: 502,
     errors.ProviderAnswerInvalid: 502,
     errors.ProviderRefused: 502,
     errors.DeliveryNotFound: 404,

@@ -74,7 +74,7 @@ class Provider(Protocol):
         """What a task is now.
 
         Raises:
-            ProviderTaskUnknown: The provider says that there is no such task.
+            ProviderTaskMissing: The provider says that there is no such task.
         """
         ...
 
