@@ -15,6 +15,7 @@ from everstep.checkpoints import deliveries
 from everstep.checkpoints.jobs import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY
 from everstep.credentials import names_secret
 from everstep.errors import WebhookInvalid
+from everstep.nodes.providers.signatures import Algorithm, HmacScheme, StandardScheme
 
 MOST_BODY_BYTES = 1024 * 1024
 MOST_MAIL_BYTES = 25 * 1024 * 1024
@@ -172,9 +173,13 @@ class StandardWebhooks(_Strict):
     secret_env: Variable
     tolerance: int = Field(default=300, ge=1, le=86_400)
 
+    def scheme(self) -> StandardScheme:
+        """What is to be verified."""
+        return StandardScheme(self.tolerance)
+
 
 class Hmac(_Strict):
-    """`signature = {kind = "hmac-sha256", …}`.
+    """`signature = {kind = "hmac-sha256", …}`, or `hmac-sha512`, or `hmac-sha1`.
 
     Attributes:
         secret_env: The variable that holds the secret; several secrets, each on a line, while one replaces another.
@@ -186,7 +191,7 @@ class Hmac(_Strict):
         tolerance: How old, or how far ahead, it may be, seconds.
     """
 
-    kind: Literal["hmac-sha256"]
+    kind: Literal["hmac-sha256", "hmac-sha512", "hmac-sha1"]
     secret_env: Variable
     header: Header
     prefix: str = ""
@@ -202,6 +207,13 @@ class Hmac(_Strict):
         if self.signs.count("{timestamp}") != (self.timestamp_header is not None):
             raise ValueError("timestamp_header and {timestamp} in signs belong together: a time not signed is no proof")
         return self
+
+    def scheme(self) -> HmacScheme:
+        """What is to be verified."""
+        algorithm = cast(Algorithm, self.kind.removeprefix("hmac-"))
+        return HmacScheme(
+            self.header, self.prefix, self.encoding, algorithm, self.timestamp_header, self.signs, self.tolerance
+        )
 
 
 class Token(_Strict):
@@ -312,6 +324,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "filter": Condition,
     "standard-webhooks": StandardWebhooks,
     "hmac-sha256": Hmac,
+    "hmac-sha512": Hmac,
+    "hmac-sha1": Hmac,
     "token": Token,
 }
 """By what the place of a mistake says: which fields there are."""
