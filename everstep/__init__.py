@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from everstep.nodes.effect import EffectUnknown, effect, effect_key
     from everstep.nodes.review import Decision, review
     from everstep.nodes.verify import Verification, verify
+    from everstep.nodes.wait import Arrived, asleep_until, await_for, sleep_until, wait_for
     from everstep.runtime.classify import register
     from everstep.runtime.worker import Worker
 
 _HOME = {
     "Acceptance": "everstep.checkpoints.policy",
+    "Arrived": "everstep.nodes.wait",
     "Budget": "everstep.checkpoints.policy",
     "Decision": "everstep.nodes.review",
     "EffectRejected": "everstep.errors",
@@ -35,6 +37,8 @@ _HOME = {
     "Store": "everstep.checkpoints.store",
     "Verification": "everstep.nodes.verify",
     "Worker": "everstep.runtime.worker",
+    "asleep_until": "everstep.nodes.wait",
+    "await_for": "everstep.nodes.wait",
     "current_job": "everstep.nodes.attempt",
     "effect": "everstep.nodes.effect",
     "effect_key": "everstep.nodes.effect",
@@ -42,11 +46,14 @@ _HOME = {
     "register": "everstep.runtime.classify",
     "repository_key": "everstep.checkpoints.canonical",
     "review": "everstep.nodes.review",
+    "sleep_until": "everstep.nodes.wait",
     "verify": "everstep.nodes.verify",
+    "wait_for": "everstep.nodes.wait",
 }
 
 __all__ = [
     "Acceptance",
+    "Arrived",
     "Budget",
     "Decision",
     "EffectRejected",
@@ -58,6 +65,8 @@ __all__ = [
     "Store",
     "Verification",
     "Worker",
+    "asleep_until",
+    "await_for",
     "current_job",
     "effect",
     "effect_key",
@@ -65,7 +74,9 @@ __all__ = [
     "register",
     "repository_key",
     "review",
+    "sleep_until",
     "verify",
+    "wait_for",
 ]
 
 

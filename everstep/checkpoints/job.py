@@ -13,6 +13,8 @@ from everstep.checkpoints.schema import agent_jobs
 
 NOT_YET = 253_402_300_799_000
 """When a job is due whose turn on its thread has not come: in the last second of the year 9999, UTC milliseconds."""
+PARKED = NOT_YET - 1000
+"""When a job is due that waits for a signal, however long that takes; the second before, UTC milliseconds."""
 _COLUMNS = tuple(agent_jobs.c.keys())
 
 
@@ -94,6 +96,11 @@ class Job:
     def waits_for_its_turn(self) -> bool:
         """Whether another job is before it on its thread."""
         return self.next_run_at >= NOT_YET
+
+    @property
+    def waits_for_a_signal(self) -> bool:
+        """Whether it is parked, and no moment alone wakes it."""
+        return self.next_run_at == PARKED
 
     @property
     def payload(self) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, bindparam, func, select, update
 
-from everstep.checkpoints import answers, effects, jobs, policy
+from everstep.checkpoints import answers, effects, jobs, policy, waits
 from everstep.checkpoints.database import has_id, insert_or_ignore
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.schema import agent_jobs
@@ -280,6 +280,7 @@ def _move_on(
     connection: Connection, job: jobs.Job, review: Review, decision: str, reason: str | None, by: str, now: int
 ) -> jobs.Job:
     if job.status != "review":
+        waits.wake(connection, job, now=now)
         return job
     if job.cancel_requested_at is not None:
         return job if effects.unsettled(connection, job.id) else jobs.end(connection, job, now=now, actor=by)

@@ -5,11 +5,23 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from everstep.checkpoints import answers, budgets, canonical, dead_letters, deliveries, payload, retention, submission
+from everstep.checkpoints import (
+    answers,
+    budgets,
+    canonical,
+    dead_letters,
+    deliveries,
+    payload,
+    retention,
+    signals,
+    submission,
+    waits,
+)
 from everstep.checkpoints import effects as ledger
 from everstep.checkpoints import jobs as queue
 from everstep.checkpoints import reviews as questions
@@ -23,7 +35,9 @@ from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.schema import agent_jobs, job_events
 from everstep.checkpoints.schema import evidence as evidence_table
 from everstep.checkpoints.services import Service
+from everstep.checkpoints.signals import Signal
 from everstep.checkpoints.submission import Enqueued
+from everstep.checkpoints.waits import Wait
 from everstep.clock import rfc3339
 from everstep.errors import PayloadInvalid
 from everstep.observability import leg
@@ -284,6 +298,46 @@ class Store(Record):
         return self.write(
             lambda connection: upstream.open_gate(connection, upstream.find(connection, name), now=now)
         ).result()
+
+    def emit(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        owner: str = "default",
+        by: str | None = None,
+        allow_secret_keys: bool = False,
+    ) -> tuple[Signal, bool]:
+        """Emit a signal, and wake the jobs that wait for it; the first emission of a name wins.
+
+        Args:
+            name: The signal's name, such as `payment-received:order-17`.
+            payload: What it carries; JSON data.
+            owner: Whose it is: only jobs of this owner hear it.
+            by: Who emits it; this machine's user when omitted.
+            allow_secret_keys: Accept keys that look like credentials.
+
+        Returns:
+            The signal of this name, and whether it was emitted now.
+
+        Raises:
+            SignalInvalid: The name or the payload cannot be one.
+            SecretInPayload: The payload seems to hold credentials.
+        """
+        payload_text = signals.payload_text(payload, allow_secret_keys=allow_secret_keys)
+        emit = partial(
+            signals.emit,
+            name=signals.require_name(name),
+            payload=json.loads(payload_text),
+            owner=owner,
+            by=by or _user(),
+            now=self.clock.now_ms(),
+        )
+        return self.write(emit).result()
+
+    def waits(self, job: Job) -> list[Wait]:
+        """A job's waits for signals and moments, oldest first."""
+        return self.read(lambda connection: waits.of_job(connection, job.id))
 
     def _change(self, change: Callable[..., Job], public_id: str, by: str | None) -> Job:
         now, who = self.clock.now_ms(), by or _user()

@@ -5,6 +5,7 @@ Each is here by its name; the modules hold them by what they are about.
 
 from __future__ import annotations
 
+from everstep.errors.artefacts import ArtefactInvalid
 from everstep.errors.base import (
     EX_CONFIG,
     EX_DATAERR,
@@ -133,6 +134,7 @@ __all__ = [
     "EX_USAGE",
     "AddressUnavailable",
     "ApiKeyNotFound",
+    "ArtefactInvalid",
     "AssistantExists",
     "AssistantNotFound",
     "AssistantProtected",

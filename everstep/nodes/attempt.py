@@ -111,6 +111,7 @@ class Attempt:
     _called: set[str] = field(default_factory=set[str])
     _beginning: dict[str, Future[bool]] = field(default_factory=dict[str, Future[bool]])
     _calls: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
+    _counted: dict[tuple[Any, ...], int] = field(default_factory=dict[tuple[Any, ...], int])
     _lock: Lock = field(default_factory=Lock)
 
     def write(
@@ -146,6 +147,14 @@ class Attempt:
             beginning = [self._beginning[key] for key in earlier if key in self._beginning]
             self._beginning.setdefault(key_of(number), Future())
             return Turn(number, any(key in self._called for key in earlier), tuple(beginning))
+
+    def nth(self, body: Any, call: tuple[str, ...]) -> int:
+        """Which of the equal calls in one run of a node's body this is, from 0; see `take`."""
+        with self._lock:
+            self._bodies[id(body)] = body
+            number = self._counted.get((id(body), *call), 0)
+            self._counted[id(body), *call] = number + 1
+            return number
 
     def ask(self, key: str, body: tuple[int, str]) -> None:
         """Note that a run of a node's body asks for an effect."""

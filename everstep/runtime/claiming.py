@@ -12,13 +12,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection, and_, exists, select
+from sqlalchemy import Connection, and_, exists, or_, select
 
 from everstep.checkpoints import claims, deaths, jobs, migrate
 from everstep.checkpoints.admission import Limits
+from everstep.checkpoints.job import PARKED
 from everstep.checkpoints.job_statements import LIVING
 from everstep.checkpoints.jobs import Job
-from everstep.checkpoints.schema import agent_jobs
+from everstep.checkpoints.schema import agent_jobs, waits
+from everstep.checkpoints.signals import RESERVED
 from everstep.checkpoints.standstill import Standstill
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.timers import next_moment
@@ -135,12 +137,15 @@ class Claiming:
         return await self.claim(running, limit=limit) if limit > 0 and look.ready else [], soon_s
 
     async def nothing_left(self) -> bool:
-        """Whether no job is left that could run without a person.
+        """Whether no job is left that could run without a person, or a signal that only somebody else can emit.
 
         Raises:
             StoreUnavailable: The record cannot be read.
         """
-        could_run = and_(agent_jobs.c.graph.in_(self._graphs()), agent_jobs.c.status.in_(LIVING))
+        ours = waits.c.signal.startswith(RESERVED, autoescape=True)
+        wakes = exists().where(waits.c.job_id == agent_jobs.c.id, waits.c.state == "open", ours)
+        goes_on = or_(agent_jobs.c.next_run_at != PARKED, wakes)
+        could_run = and_(agent_jobs.c.graph.in_(self._graphs()), agent_jobs.c.status.in_(LIVING), goes_on)
         query = select(exists().where(could_run))
         return not await self._store.aread(lambda connection: connection.execute(query).scalar_one())
 

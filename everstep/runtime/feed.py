@@ -8,8 +8,8 @@ every leg of a job:
 given something back (`runtime.acceptance`): that. What makes it so and what ends it are one transaction each: the
 settlement that stores it, and the first write of the thread.
 2. Its last checkpoint is finished: nothing; the job is settled from it.
-3. Every unfinished task waits for an answer nobody gave, or the thread stands before a breakpoint nobody approved:
-nothing; review.
+3. Every unfinished task waits: for an answer nobody gave, or the thread stands before a breakpoint nobody approved:
+nothing; review. For a signal or a moment that has not come: nothing; the job is parked, whatever is asked besides.
 4. Some answers are given and not used: `Command(resume={interrupt id: answer})` with just those.
 5. Otherwise `None`: go on.
 
@@ -20,7 +20,7 @@ An answer is used when the task that asked has stored more answers than it had w
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -32,6 +32,7 @@ from langgraph.types import Command, Interrupt, Send, StateSnapshot
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import RESUME, StepSaver
+from everstep.checkpoints.waits import INTERRUPT
 from everstep.errors import GraphChanged
 from everstep.runtime.results import json_ready
 
@@ -45,22 +46,29 @@ class Standing:
     """Where a thread stands.
 
     Attributes:
-        kind: `runnable` (feed `input`), `paused` (ask `questions`) or `finished` (`values` is the result).
+        kind: `runnable` (feed `input`), `paused` (ask `questions`), `parked` (until one of `waits` is decided; ask
+            `questions`, too) or `finished` (`values` is the result).
         input: What to feed.
         questions: What a person must answer first.
+        waits: Keys of the waits it stands at.
         values: The graph's output so far.
         state: All of its state.
         interrupts: What it waits for, by the task that asked.
         checkpoint_id: The last root checkpoint; None before the first.
     """
 
-    kind: Literal["runnable", "paused", "finished"]
+    kind: Literal["runnable", "paused", "parked", "finished"]
     input: Any = None
     questions: list[Question] = field(default_factory=list[Question])
+    waits: tuple[str, ...] = ()
     values: Any = None
     state: Any = None
     checkpoint_id: str | None = None
     interrupts: Mapping[str, Sequence[Interrupt]] = field(default_factory=dict[str, Sequence[Interrupt]])
+
+
+async def _no_waits() -> Collection[str]:
+    return ()
 
 
 async def standing(
@@ -72,6 +80,7 @@ async def standing(
     *,
     has_run: bool,
     command: Mapping[str, Any] | None = None,
+    waits: Callable[[], Awaitable[Collection[str]]] = _no_waits,
 ) -> Standing:
     """Read where the job's thread stands.
 
@@ -83,6 +92,7 @@ async def standing(
         saver: The saver of the thread.
         has_run: Whether the graph has just run and come to a halt: then it is paused or finished for certain.
         command: What steers it in place of an input: `update` and `goto`.
+        waits: Tells which of its waits, by key, are open.
 
     Raises:
         GraphChanged: The node the thread would run next is no longer in the graph.
@@ -99,7 +109,7 @@ async def standing(
         checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
     elif steered and command is not None and not has_run:  # after it nothing more may have been left to do
         used = await saver.aanswers_used(job.thread_id) if reviews else {}
-        answers, *_ = _interrupts(snapshot, reviews, used)
+        answers = _interrupts(snapshot, reviews, used).answers
         return Standing("runnable", input=as_command(command, answers), checkpoint_id=checkpoint_id)
     # Not `snapshot.next`: that leaves out tasks whose writes are stored but not yet part of a checkpoint.
     if not snapshot.tasks:
@@ -109,14 +119,19 @@ async def standing(
         return Standing("finished", values=values, state=snapshot.values, checkpoint_id=checkpoint_id)
 
     used = await saver.aanswers_used(job.thread_id)
-    answers, questions, blocked = _interrupts(snapshot, reviews, used)
-    asks = {task.id: task.interrupts for task in snapshot.tasks if task.interrupts}
+    stand = _interrupts(snapshot, reviews, used, await waits() if _are_waits(snapshot) else ())
+    answers, questions = stand.answers, stand.questions
+    asks = {task.id: asked for task in snapshot.tasks if (asked := _asked(task.interrupts))}
     now: dict[str, Any] = {"values": _output(graph, snapshot.values), "state": snapshot.values, "interrupts": asks}
     if command is not None and not has_run and await _is_steered(saver, config):
         return Standing("runnable", input=Command(resume=answers) if answers else None, checkpoint_id=checkpoint_id)
-    if questions and not answers and (has_run or blocked >= len(snapshot.next)):
+    stops = (has_run and not stand.woken) or stand.blocked >= len(snapshot.next)
+    if stand.waits and not answers and stops:
+        keys = tuple(stand.waits)
+        return Standing("parked", questions=questions, waits=keys, checkpoint_id=checkpoint_id, **now)
+    if questions and not answers and stops:
         return Standing("paused", questions=questions, checkpoint_id=checkpoint_id, **now)
-    if not answers and not questions and snapshot.next:
+    if not answers and not questions and not stand.waits and not stand.woken and snapshot.next:
         at = [stop async for stop in _breakpoints(graph, graph, snapshot)]
         if has_run and not at:
             at = [(checkpoint_id, list(snapshot.next))]
@@ -124,6 +139,11 @@ async def standing(
         if asked is not None:
             return Standing("paused", questions=[asked], checkpoint_id=checkpoint_id, **now)
     return Standing("runnable", input=Command(resume=answers) if answers else None, checkpoint_id=checkpoint_id)
+
+
+def _are_waits(snapshot: StateSnapshot) -> bool:
+    """Whether some node waits for a signal or a moment."""
+    return any(each.id.startswith(INTERRUPT) for task in snapshot.tasks for each in task.interrupts)
 
 
 def _ends(command: Mapping[str, Any]) -> bool:
@@ -151,28 +171,54 @@ def as_command(command: Mapping[str, Any], answers: Mapping[str, Any]) -> Comman
     return Command(update=update, goto=sends, resume=dict(answers) if answers else None)
 
 
+@dataclass
+class _Stand:
+    """What the interrupts of a thread come to.
+
+    Attributes:
+        answers: Those that wait to be used, by the interrupt's id.
+        questions: Those nobody answered.
+        waits: Keys of waits that are open.
+        blocked: How many tasks can do nothing but wait.
+        woken: Whether a wait is decided that its task does not know of yet.
+    """
+
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])
+    questions: list[Question] = field(default_factory=list[Question])
+    waits: list[str] = field(default_factory=list[str])
+    blocked: int = 0
+    woken: bool = False
+
+
+def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+    """Those that ask a person."""
+    return [each for each in interrupts if not each.id.startswith(INTERRUPT)]
+
+
 def _interrupts(
-    snapshot: StateSnapshot, reviews: Sequence[Review], used: dict[str, int]
-) -> tuple[dict[str, Any], list[Question], int]:
-    """Answers that wait to be used, questions nobody answered, and how many tasks can do nothing but wait."""
+    snapshot: StateSnapshot, reviews: Sequence[Review], used: dict[str, int], open_waits: Collection[str] = ()
+) -> _Stand:
     rows = {(review.subject, review.occurrence): review for review in reviews if review.kind == "interrupt"}
     answered = {(review.subject, review.occurrence) for review in rows.values() if review.status == "answered"}
-    answers: dict[str, Any] = {}
-    questions: list[Question] = []
-    blocked = 0
+    stand = _Stand()
     for task in snapshot.tasks:
         waits = bool(task.interrupts)
         for interrupt in task.interrupts:
             count = used.get(interrupt.id, 0)
-            if (interrupt.id, count) in answered:
-                answers[interrupt.id] = json.loads(rows[interrupt.id, count].resume_json or "null")
+            if interrupt.id.startswith(INTERRUPT):
+                if (key := interrupt.id.removeprefix(INTERRUPT)) in open_waits:
+                    stand.waits.append(key)
+                else:
+                    stand.woken, waits = True, False
+            elif (interrupt.id, count) in answered:
+                stand.answers[interrupt.id] = json.loads(rows[interrupt.id, count].resume_json or "null")
                 waits = False
             elif any((interrupt.id, earlier) in answered for earlier in range(count)):
                 waits = False
             else:
-                questions.append(_question(interrupt, count))
-        blocked += waits
-    return answers, questions, blocked
+                stand.questions.append(_question(interrupt, count))
+        stand.blocked += waits
+    return stand
 
 
 def _breakpoint(stops: list[tuple[str, list[str]]], reviews: Sequence[Review]) -> Question | None:

@@ -20,7 +20,7 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from sqlalchemy import Connection
 
-from everstep.checkpoints import jobs, reviews, services
+from everstep.checkpoints import jobs, reviews, services, waits
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.policy import Acceptance
 from everstep.checkpoints.reviews import Question, Review
@@ -286,6 +286,8 @@ class Leg:
                 self._finished = Finished(where.state, where.checkpoint_id, form)
         if where.kind == "finished":
             return Outcome("done", values=where.values, told=self._client.told)
+        if where.kind == "parked":
+            return Outcome("parked", questions=where.questions, waits=where.waits, told=self._client.told)
         return Outcome("review", questions=where.questions, told=self._client.told)
 
     def _measured_calls(self) -> list[BaseCallbackHandler]:
@@ -312,7 +314,12 @@ class Leg:
             job, of_job = self._job, list[Review]()
         else:
             job, of_job = await self._store.in_thread(read)
-        return await standing(graph, config, job, of_job, saver, has_run=has_run, command=self._client.options.command)
+        command, open_waits = self._client.options.command, self._open_waits
+        return await standing(graph, config, job, of_job, saver, has_run=has_run, command=command, waits=open_waits)
+
+    async def _open_waits(self) -> list[str]:
+        now = self._store.clock.now_ms()
+        return await self._store.aread(lambda connection: waits.still_open(connection, self._job.id, now=now))
 
     @property
     def _is_new(self) -> bool:

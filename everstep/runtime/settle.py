@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, insert
 
-from everstep.checkpoints import budgets, effects, jobs, reviews, services, turns
+from everstep.checkpoints import budgets, effects, jobs, reviews, services, turns, waits
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.payload import LONGEST_TEXT, without_secrets
@@ -25,7 +25,7 @@ from everstep.runtime.results import error_chain, json_ready, text_of
 
 RECORD_OUT_MS = 60_000
 NO_TIERS: Mapping[str, str] = {}
-OutcomeKind = Literal["done", "returned", "review", "effect", "error", "released", "cancelled"]
+OutcomeKind = Literal["done", "returned", "review", "parked", "effect", "error", "released", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,9 @@ class Outcome:
     """What a leg came to.
 
     Attributes:
-        kind: `done` (with `values`), `review` (with `questions`), `effect` (with `effect_key`), `error` (with `error`
-        and its
-            `verdict`), `released` (given back by a draining worker), `cancelled`, or `returned` (not accepted: given
-            back to its graph).
+        kind: `done` (with `values`), `review` (with `questions`), `parked` (with `waits`, and `questions` besides),
+            `effect` (with `effect_key`), `error` (with `error` and its `verdict`), `released` (given back by a
+            draining worker), `cancelled`, or `returned` (not accepted: given back to its graph).
         judgement: What came of the acceptance of a graph that finished.
         told: What the client's run and its thread are told (`turns.tell_values`).
     """
@@ -44,6 +43,7 @@ class Outcome:
     kind: OutcomeKind
     values: Any = None
     questions: list[Question] = field(default_factory=list[Question])
+    waits: tuple[str, ...] = ()
     effect_key: str | None = None
     error: BaseException | None = None
     verdict: Verdict | None = None
@@ -119,6 +119,8 @@ class _Settlement:
             return self._returned(judgement)
         if outcome.kind == "review":
             return self._review()
+        if outcome.kind == "parked":
+            return self._parked()
         if outcome.kind in ("effect", "done"):  # a graph that finished past an unknown effect is not done
             return self._effect_review(unsettled)
         if outcome.kind == "released":
@@ -163,6 +165,16 @@ class _Settlement:
             return self._not_counted("answered meanwhile")
         kinds = ", ".join(sorted({question.kind for question in questions}))
         return self._move("review", f"waits for a person: {kinds}")
+
+    def _parked(self) -> Job:
+        """It waits without a worker. What is asked besides is asked now; an answer wakes it as a signal does."""
+        opened = reviews.open_all(self.connection, self.job, self.outcome.questions, now=self.now)
+        due, waited = waits.parked(self.connection, self.job, self.outcome.waits, now=self.now)
+        if due <= self.now or any(review.status == "answered" for review in opened):
+            return self._not_counted("what it waited for came meanwhile")
+        told = "; ".join(wait.told() for wait in waited)
+        attempts = max(self.job.attempts - 1, 0)
+        return self._move("pending", f"waits {told}", attempts=attempts, next_run_at=due, error_json=None)
 
     def _effect_review(self, unsettled: Sequence[Effect]) -> Job:
         unknown = [effect for effect in unsettled if self._concerns(effect)]
