@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from everstep import errors
 from everstep.checkpoints.store import Store
 from everstep.errors import EverstepError
+from everstep.server.next_steps import over_http
 
 logger = logging.getLogger("everstep.server")
 
@@ -69,6 +70,14 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.DeliveryNotFound: 404,
     errors.WebhookInvalid: 422,
     errors.OptionsInvalid: 422,
+    errors.ProviderTaskNotFound: 404,
+    errors.ProviderEventNotFound: 404,
+    errors.ProviderTaskConflict: 409,
+    errors.SubmissionConflict: 409,
+    errors.GenerationRefused: 409,
+    errors.GrantConflict: 409,
+    errors.InsufficientCredit: 402,
+    errors.CreditInvalid: 422,
 }
 """What each error of the catalogue is answered with; those not named: 500."""
 _CODES = {
@@ -125,11 +134,16 @@ def refusal(error: EverstepError | HTTPException) -> JSONResponse:
         name = error.ids["graph"]
         detail = f"graph {name!r} could not be loaded; the server's log tells why"
         return answer(status, detail, code=error.code, next_step="correct it, or ask who runs the server", graph=name)
-    told = error.as_dict()
+    told = told_of(error)
     response = Told({"detail": told.pop("message"), **told}, status_code=status)  # an id may be named status
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+def told_of(error: EverstepError) -> dict[str, Any]:
+    """An error of the catalogue as data, with what to do next over HTTP."""
+    return {**error.as_dict(), "next_step": over_http(error.next_step)}
 
 
 def known(error: Exception, store: Store) -> Exception:
