@@ -16,6 +16,7 @@ from everstep.checkpoints.jobs import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY
 from everstep.credentials import names_secret
 from everstep.errors import WebhookInvalid
 from everstep.nodes.providers.signatures import Algorithm, HmacScheme, StandardScheme
+from everstep.nodes.providers.templates import is_constant, is_place
 
 MOST_BODY_BYTES = 1024 * 1024
 MOST_MAIL_BYTES = 25 * 1024 * 1024
@@ -109,16 +110,6 @@ def places(mapping: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(mapping, list):
         for member in cast(list[Any], mapping):
             yield from places(member)
-
-
-def is_place(table: dict[str, Any]) -> bool:
-    """Whether a table of a mapping names a place in the event: `path`, and perhaps a `default`."""
-    return isinstance(table.get("path"), str) and table.keys() <= {"path", "default"}
-
-
-def is_constant(table: dict[str, Any]) -> bool:
-    """Whether a table of a mapping stands for the value in it, whatever that looks like: `value` alone."""
-    return table.keys() == {"value"}
 
 
 def _mapping(given: Any) -> Any:

@@ -7,29 +7,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from everstep.errors import EventInvalid
-from everstep.graphs.event_sections import Condition, Trigger, is_constant, is_place
-
-MISSING: Any = object()
-
-
-def at(document: Any, pointer: str) -> Any:
-    """The value at a JSON Pointer (RFC 6901), or `MISSING`."""
-    found = document
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict):
-            members = cast(dict[str, Any], found)
-            if name not in members:
-                return MISSING
-            found = members[name]
-        elif isinstance(found, list):
-            items = cast(list[Any], found)
-            if not name.isascii() or not name.isdigit() or (name[0] == "0" and name != "0") or int(name) >= len(items):
-                return MISSING
-            found = items[int(name)]
-        else:
-            return MISSING
-    return found
+from everstep.graphs.event_sections import Condition, Trigger
+from everstep.nodes.providers.templates import MISSING, NothingThere, at, filled
 
 
 def wants(trigger: Trigger, document: Mapping[str, Any]) -> bool:
@@ -39,7 +18,7 @@ def wants(trigger: Trigger, document: Mapping[str, Any]) -> bool:
 
 def holds(condition: Condition, document: Mapping[str, Any]) -> bool:
     """Whether a condition holds. Values are equal if they are the same JSON: `1` is `1.0`, and neither is `true`."""
-    found = at(document, _header_in_small_letters(condition.path))
+    found = _at(document, condition.path)
     if condition.exists is not None:
         return (found is not MISSING) == condition.exists
     if found is MISSING:
@@ -54,7 +33,10 @@ def input_of(trigger: Trigger, document: Mapping[str, Any]) -> Any:
     Raises:
         EventInvalid: The event has nothing at a place the mapping names, which has no default.
     """
-    return _filled(trigger.input, document)
+    try:
+        return filled(trigger.input, lambda pointer: _at(document, pointer))
+    except NothingThere as nothing:
+        raise _nothing_at(str(nothing)) from None
 
 
 def key_of(trigger: Trigger, document: Mapping[str, Any]) -> str:
@@ -71,31 +53,23 @@ def key_of(trigger: Trigger, document: Mapping[str, Any]) -> str:
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
 
 
-def _filled(mapping: Any, document: Mapping[str, Any]) -> Any:
-    if isinstance(mapping, list):
-        return [_filled(member, document) for member in cast(list[Any], mapping)]
-    if not isinstance(mapping, dict):
-        return mapping
-    table = cast(dict[str, Any], mapping)
-    if is_constant(table):
-        return table["value"]
-    if not is_place(table):
-        return {name: _filled(member, document) for name, member in table.items()}
-    if "default" in table:
-        found = at(document, _header_in_small_letters(table["path"]))
-        return table["default"] if found is MISSING else found
-    return _required(document, table["path"])
-
-
 def _required(document: Mapping[str, Any], pointer: str) -> Any:
-    found = at(document, _header_in_small_letters(pointer))
+    found = _at(document, pointer)
     if found is MISSING:
-        raise EventInvalid(
-            f"the event has nothing at {pointer}",
-            next_step="mend the mapping in everstep.toml, or give it a default; then: everstep triggers replay EVENT",
-            path=pointer,
-        )
+        raise _nothing_at(pointer)
     return found
+
+
+def _nothing_at(pointer: str) -> EventInvalid:
+    return EventInvalid(
+        f"the event has nothing at {pointer}",
+        next_step="mend the mapping in everstep.toml, or give it a default; then: everstep triggers replay EVENT",
+        path=pointer,
+    )
+
+
+def _at(document: Mapping[str, Any], pointer: str) -> Any:
+    return at(document, _header_in_small_letters(pointer))
 
 
 def _header_in_small_letters(pointer: str) -> str:
