@@ -1,0 +1,232 @@
+"""The file that describes a provider of HTTP and JSON: what to send, and where in its answers what stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from everstep.errors import ConfigInvalid
+from everstep.nodes.providers import templates
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+_HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
+_BLANK = re.compile(r"\{(\w*)\}")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _pointer(given: str) -> str:
+    if not templates.is_pointer(given):
+        raise ValueError(
+            "a place is written as a JSON Pointer, such as /data/id; ~ is ~0 there, and / within a name ~1"
+        )
+    return given
+
+
+def _message_pointer(given: str) -> str:
+    if not (given == "/body" or given.startswith(("/body/", "/headers/"))):
+        raise ValueError("a place in a message begins with /body or /headers, such as /body/id")
+    given = given.lower() if given.startswith("/headers/") else given
+    return _pointer(given)
+
+
+Pointer = Annotated[str, AfterValidator(_pointer)]
+MessagePointer = Annotated[str, AfterValidator(_message_pointer)]
+HeaderName = Annotated[str, Field(pattern=_HEADER), AfterValidator(str.lower)]
+
+
+class Auth(_Strict):
+    """`[auth]`: the header that the key goes into, and what stands before it there."""
+
+    header: HeaderName = "authorization"
+    prefix: str = "Bearer "
+
+
+class Request(_Strict):
+    """A request; its templates know `/request`, `/key` and `/id`, and its path `{key}` and `{id}`.
+
+    Attributes:
+        method: Its method.
+        path: Its path, added to `base_url`.
+        query: Parameters.
+        headers: Headers, besides the key's.
+        body: The JSON that is sent; none when omitted.
+    """
+
+    method: Method = "GET"
+    path: Annotated[str, Field(pattern=r"^/[^\s?#]*$")]
+    query: dict[str, Any] = {}
+    headers: dict[HeaderName, Any] = {}
+    body: Any = None
+
+    def known(self) -> set[str]:
+        """What its path and templates ask for: `request`, `key`, `id`, or what they should not."""
+        asked = set(_BLANK.findall(self.path))
+        return asked | {
+            pointer.split("/")[1] if pointer else ""
+            for part in (self.query, self.headers, self.body)
+            for pointer in _places(part)
+        }
+
+
+class Submit(Request):
+    """`[submit]`: how work is asked for; `id` is where the answer has the task's id, as `[task]` says when omitted."""
+
+    method: Method = "POST"
+    id: Pointer | None = None
+
+
+class Find(Request):
+    """`[find]`: how a task is asked for by our key; `item` is where it stands in the answer. 404: it is not there."""
+
+    item: Pointer = ""
+
+
+class Cancel(Request):
+    """`[cancel]`: how a task is ended; `[task]` is not read from the answer."""
+
+    method: Method = "POST"
+
+
+class Words(_Strict):
+    """`[task.words]`: which of the provider's words mean what."""
+
+    pending: list[str] = Field(min_length=1)
+    succeeded: list[str] = Field(min_length=1)
+    failed: list[str] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Words:
+        words = [*self.pending, *self.succeeded, *self.failed]
+        if twice := sorted({word for word in words if words.count(word) > 1}):
+            raise ValueError(f"{twice[0]!r} stands there twice")
+        return self
+
+
+class Task(_Strict):
+    """`[task]`: where in JSON that is a task its parts stand.
+
+    Attributes:
+        id: Its id.
+        state: The word for its state.
+        result: What it gave; people and graphs see it, so leave the provider's ids out.
+        error: Why it failed.
+        progress: How far it is.
+        progress_full: The number that stands for all of it.
+        words: What the words for its state mean.
+    """
+
+    id: Pointer = "/id"
+    state: Pointer = "/status"
+    result: Pointer
+    error: Pointer | None = None
+    progress: Pointer | None = None
+    progress_full: float = Field(default=100.0, gt=0)
+    words: Words
+
+
+class Webhook(_Strict):
+    """`[webhook]`: how messages are read; places begin with `/body` or `/headers`.
+
+    Attributes:
+        event_id: What tells one message from another, the same whenever it is sent again.
+        task: Where the task stands.
+        key: Where our key stands, if it is told.
+        thin: Whether messages do not tell what came of the task, so that it has to be asked for.
+    """
+
+    event_id: MessagePointer
+    task: MessagePointer = "/body"
+    key: MessagePointer | None = None
+    thin: bool = False
+
+
+class Description(_Strict):
+    """The whole file."""
+
+    auth: Auth = Auth()
+    submit: Submit
+    query: Request
+    find: Find | None = None
+    cancel: Cancel | None = None
+    task: Task
+    webhook: Webhook | None = None
+
+    @model_validator(mode="after")
+    def _asks_for_what_there_is(self) -> Description:
+        allowed = {"submit": {"request", "key"}, "query": {"id"}, "find": {"key"}, "cancel": {"id"}}
+        for name, known in allowed.items():
+            request = cast("Request | None", getattr(self, name))
+            for asked in sorted(request.known() - known) if request else []:
+                there = ", ".join(f"/{one}" for one in sorted(known))
+                raise ValueError(f"{name} asks for /{asked}; its templates know {there}")
+        if "id" not in self.query.known():
+            raise ValueError("query asks for no task: put {id} into its path, or /id into its parameters")
+        if self.find is not None and "key" not in self.find.known():
+            raise ValueError("find asks for no key: put {key} into its path, or /key into its parameters")
+        return self
+
+
+def read_description(path: Path) -> Description:
+    """Read the description of a provider, TOML or JSON by its name's ending.
+
+    Raises:
+        ConfigInvalid: It cannot be read, or an entry is not what it can be; the message names the entry.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        content: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise _invalid(path, "there is no such file", "Correct `file` of the provider in everstep.toml.") from None
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise _invalid(path, str(error), "Correct it there.") from error
+    try:
+        return Description.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        advice = "Correct it there."
+        if first["type"] == "extra_forbidden":
+            advice = f"It may be one of: {', '.join(_fields(first['loc'][:-1]))}."
+        raise _invalid(path, f"{where}: {said}" if where else said, advice) from error
+
+
+def _fields(place: tuple[int | str, ...]) -> list[str]:
+    sections: dict[str, type[BaseModel]] = {
+        "auth": Auth,
+        "submit": Submit,
+        "query": Request,
+        "find": Find,
+        "cancel": Cancel,
+        "task": Task,
+        "words": Words,
+        "webhook": Webhook,
+    }
+    named = [sections[part] for part in place if isinstance(part, str) and part in sections]
+    return list((named[-1] if named else Description).model_fields)
+
+
+def _places(template: Any) -> Iterator[str]:
+    if isinstance(template, dict):
+        table = cast("dict[str, Any]", template)
+        if templates.is_place(table):
+            yield table["path"]
+        elif not templates.is_constant(table):
+            for member in table.values():
+                yield from _places(member)
+    elif isinstance(template, list):
+        for member in cast("list[Any]", template):
+            yield from _places(member)
+
+
+def _invalid(path: Path, what: str, next_step: str) -> ConfigInvalid:
+    return ConfigInvalid(f"{path}: {what}", next_step=next_step, path=str(path))
