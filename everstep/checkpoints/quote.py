@@ -53,7 +53,8 @@ class Quote:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Quote:
         """The price that `as_dict` gave."""
-        return cls(**{**data, "lines": tuple(QuoteLine(**line) for line in data["lines"])})
+        given: dict[str, Any] = {**data, "lines": tuple(QuoteLine(**line) for line in data["lines"])}
+        return cls(**given)
 
 
 def money(amount: int, decimals: int) -> str:

@@ -129,13 +129,13 @@ class PriceList(_Strict):
 
     Attributes:
         version: What a price is told with, so that it can be found later which list it came from.
-        currency: Three capital letters, such as `EUR`.
+        currency: Capital letters: `EUR`, or a unit of one's own such as `CREDITS`.
         decimals: Decimals of the currency's main unit.
         models: The models by name.
     """
 
     version: Name
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    currency: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,15}$")]
     decimals: int = Field(default=2, ge=0, le=6)
     models: Annotated[dict[Name, Model], Field(min_length=1)]
 

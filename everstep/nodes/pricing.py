@@ -15,10 +15,11 @@ from typing import Any, cast
 
 from everstep.checkpoints.canonical import MAX_INTEGER
 from everstep.checkpoints.quote import Quote, QuoteLine
-from everstep.errors import OptionsInvalid
+from everstep.errors import OptionsInvalid, PriceListInvalid
 from everstep.nodes.price_list import MOST_DIGITS, MOST_OPTIONS, Model, PriceList, read_price_list
+from everstep.nodes.providers.registry import Providers
 
-__all__ = ["Asked", "PriceList", "complete", "quote", "read_price_list"]
+__all__ = ["Asked", "PriceList", "complete", "of_provider", "preview", "quote", "read_price_list"]
 
 _EXACT = Context(prec=(MOST_OPTIONS + 10) * MOST_DIGITS, traps=[Inexact, InvalidOperation])
 """Digits for any product that a price list allows; what would be rounded raises."""
@@ -45,8 +46,30 @@ class Asked:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Asked:
         """What is asked for in JSON data that has these fields, and perhaps others."""
-        given = {name: data[name] for name in cls.__dataclass_fields__ if data.get(name) is not None}
-        return cls(**{"model": "", **given})
+        given: dict[str, Any] = {"model": ""}
+        given |= {name: data[name] for name in cls.__dataclass_fields__ if data.get(name) is not None}
+        return cls(**given)
+
+
+def of_provider(providers: Providers, name: str) -> PriceList:
+    """The price list of a provider, as it stands now.
+
+    Args:
+        providers: The providers there are.
+        name: Which one.
+
+    Raises:
+        ProviderNotFound: There is none of this name.
+        PriceListInvalid: It has no price list, or one that cannot be read.
+    """
+    path = providers.entry(name).prices
+    if path is None:
+        raise PriceListInvalid(
+            f"the provider {name} has no price list",
+            next_step=f'name one in everstep.toml: [providers.{name}] prices = "./prices.toml"',
+            provider=name,
+        )
+    return read_price_list(path)
 
 
 def complete(prices: PriceList, asked: Asked) -> Asked:
@@ -62,15 +85,17 @@ def complete(prices: PriceList, asked: Asked) -> Asked:
     model = _model(prices, asked.model)
     outputs: Any = asked.outputs
     if type(outputs) is not int or not 1 <= outputs <= model.outputs:
-        raise _refused(f"outputs is {outputs!r}", _span(1, model.outputs), "outputs", asked.model)
+        raise _refused(f"outputs is {_shown(outputs)}", _span(1, model.outputs), "outputs", asked.model)
     _check_duration(model, asked)
     resolution: Any = asked.resolution
     if model.resolutions is None and resolution is not None:
-        raise _refused(f"resolution is {resolution!r}", "leave it out: the model has none", "resolution", asked.model)
+        raise _refused(
+            f"resolution is {_shown(resolution)}", "leave it out: the model has none", "resolution", asked.model
+        )
     if model.resolutions is not None:
         resolution = next(iter(model.resolutions)) if resolution is None else resolution
         if not isinstance(resolution, str) or resolution not in model.resolutions:
-            raise _refused(f"resolution is {resolution!r}", _one_of(model.resolutions), "resolution", asked.model)
+            raise _refused(f"resolution is {_shown(resolution)}", _one_of(model.resolutions), "resolution", asked.model)
     return Asked(asked.model, asked.duration, resolution, outputs, _options(model, asked))
 
 
@@ -98,6 +123,29 @@ def quote(prices: PriceList, asked: Asked) -> Quote:
     return Quote(amount, prices.currency, prices.decimals, prices.version, tuple(lines))
 
 
+def preview(prices: PriceList, asked: Asked) -> dict[str, Any]:
+    """What it costs, and what is meant by what was asked, as it is shown beforehand.
+
+    Args:
+        prices: The price list.
+        asked: What is asked for.
+
+    Raises:
+        OptionsInvalid: As of `quote`.
+    """
+    whole, price = complete(prices, asked), quote(prices, asked)
+    seconds: Any = whole.duration
+    return {
+        "model": whole.model,
+        "duration": float(seconds) if isinstance(seconds, Decimal) else seconds,
+        "resolution": whole.resolution,
+        "outputs": whole.outputs,
+        "options": dict(whole.options),
+        "price": price.text,
+        **price.as_dict(),
+    }
+
+
 def _factors(model: Model, asked: Asked) -> Iterable[tuple[str, Decimal]]:
     if model.per_second is not None:
         seconds = _decimal(asked.duration)
@@ -117,10 +165,10 @@ def _factors(model: Model, asked: Asked) -> Iterable[tuple[str, Decimal]]:
 def _model(prices: PriceList, name: Any) -> Model:
     if isinstance(name, str) and name in prices.models:
         return prices.models[name]
-    close = get_close_matches(str(name), prices.models, 3)
+    close = get_close_matches(name[:100], prices.models, 3) if isinstance(name, str) else []
     guess = f"did you mean {' or '.join(close)}? " if close else ""
     raise OptionsInvalid(
-        f"the price list {prices.version} has no model {name!r}",
+        f"the price list {prices.version} has no model {_shown(name)}",
         next_step=f"{guess}It has: {', '.join(prices.models)}",
         option="model",
         allowed=list(prices.models),
@@ -131,28 +179,30 @@ def _check_duration(model: Model, asked: Asked) -> None:
     allowed, given = model.duration, asked.duration
     if allowed is None:
         if given is not None:
-            raise _refused(f"duration is {given!r}", "leave it out: the model takes none", "duration", asked.model)
+            raise _refused(
+                f"duration is {_shown(given)}", "leave it out: the model takes none", "duration", asked.model
+            )
         return
     seconds = _decimal(given)
     with localcontext(_EXACT):
         if not allowed.least <= seconds <= allowed.most or (seconds - allowed.least) % allowed.step:
-            raise _refused(f"duration is {given!r}", str(allowed), "duration", asked.model)
+            raise _refused(f"duration is {_shown(given)}", str(allowed), "duration", asked.model)
 
 
 def _options(model: Model, asked: Asked) -> dict[str, Any]:
     given: Any = asked.options
     if not isinstance(given, Mapping):
-        raise _refused(f"options is {given!r}", "an object of values by name", "options", asked.model)
+        raise _refused(f"options is {_shown(given)}", "an object of values by name", "options", asked.model)
     options = dict(cast("Mapping[str, Any]", given))
     for name in options:
         if name not in model.options and name not in model.free:
             known = [*model.options, *model.free]
-            raise _refused(f"there is no option {name!r}", _one_of(known) if known else "none", name, asked.model)
+            raise _refused(f"there is no option {_shown(name)}", _one_of(known) if known else "none", name, asked.model)
     for name, factors in model.options.items():
         if options.get(name) is None:
             options[name] = _value(next(iter(factors)))
         if _word(options[name]) not in factors:
-            raise _refused(f"the option {name} is {options[name]!r}", _one_of(factors), name, asked.model)
+            raise _refused(f"the option {name} is {_shown(options[name])}", _one_of(factors), name, asked.model)
     return options
 
 
@@ -190,6 +240,15 @@ def _one_of(names: Iterable[str]) -> str:
 
 def _span(least: int, most: int) -> str:
     return f"{least} to {most}"
+
+
+def _shown(given: Any) -> str:
+    """What was given, short enough for a message."""
+    try:
+        text = repr(given)
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+        return "out of range"
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _refused(what: str, allowed: str, option: str, model: str) -> OptionsInvalid:
