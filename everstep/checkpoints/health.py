@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select, true
 
 from everstep.checkpoints import deliveries as outbox
-from everstep.checkpoints import schedules, trigger_events
+from everstep.checkpoints import provider_health, schedules, trigger_events
 from everstep.checkpoints.admission import Admission, Limits
+from everstep.checkpoints.provider_health import ProviderHealth
 from everstep.checkpoints.schema import (
     EFFECT_STATES,
     GATES,
@@ -100,6 +101,7 @@ class Health:
         webhooks: Messages to webhooks that wait (`pending`) or were given up (`dead`).
         trigger_events: By source and state: events that came in the last hour.
         trigger_waits_ms: By source: how long each of them waited for the start of its job.
+        providers: Paid provider tasks.
     """
 
     at: int
@@ -135,6 +137,7 @@ class Health:
     webhooks: dict[str, int] = field(default_factory=dict[str, int])
     trigger_events: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     trigger_waits_ms: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    providers: ProviderHealth = field(default_factory=ProviderHealth)
 
 
 def examine(store: Store, limits: Limits | None = None) -> Health:
@@ -205,6 +208,7 @@ def _snapshot(connection: Connection, now: int, limits: Limits, size: int, log_s
         webhooks=outbox.count(connection),
         trigger_events=trigger_events.recent(connection, since=now - HOUR_MS),
         trigger_waits_ms=trigger_events.waits(connection, since=now - HOUR_MS),
+        providers=provider_health.look(connection, now),
     )
 
 

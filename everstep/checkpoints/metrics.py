@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from everstep.checkpoints.health import Health, examine
+from everstep.checkpoints.provider_health import ProviderHealth
 from everstep.observability import metric_names as names
 from everstep.observability.attributes import bounded
 from everstep.observability.label_cap import LENGTH, OTHER, VALUES
@@ -70,9 +71,18 @@ def samples(health: Health) -> Iterator[Sample]:
         yield Sample(names.TRIGGER_START_MEAN, _seconds(sum(waits) // len(waits)), (source,))
     for source, waits in health.trigger_waits_ms.items():
         yield Sample(names.TRIGGER_START_LONGEST, _seconds(max(waits)), (source,))
+    yield from _tasks(health.providers)
     yield Sample(names.RECORD_SIZE, health.size)
     if health.log_size is not None:
         yield Sample(names.WAL_SIZE, health.log_size)
+
+
+def _tasks(health: ProviderHealth) -> Iterator[Sample]:
+    yield from (Sample(names.PROVIDER_TASKS, number, labels) for labels, number in sorted(health.tasks.items()))
+    yield Sample(names.OLDEST_PROVIDER_TASK, _seconds(health.oldest_ms))
+    yield Sample(names.UNPOLLED_PROVIDER_TASKS, health.unpolled)
+    yield Sample(names.PARKED_PROVIDER_EVENTS, health.parked)
+    yield Sample(names.OLDEST_PARKED_EVENT, _seconds(health.oldest_parked_ms))
 
 
 def exposition(health: Health) -> str:

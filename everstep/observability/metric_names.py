@@ -63,13 +63,14 @@ SERVICE: Final = "service"
 SOURCE: Final = "source"
 GATE: Final = "gate"
 DESTINATION: Final = "destination"
+TASK_PROVIDER: Final = "provider"
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
 MODEL: Final = "gen_ai.request.model"
 TOKEN_TYPE: Final = "gen_ai.token.type"
 ERROR_TYPE: Final = "error.type"
 
-OPEN_LABELS: Final = frozenset({GRAPH, SERVICE, DESTINATION, PROVIDER, MODEL, ERROR_TYPE})
+OPEN_LABELS: Final = frozenset({GRAPH, SERVICE, DESTINATION, TASK_PROVIDER, PROVIDER, MODEL, ERROR_TYPE})
 """Labels whose values come from outside; all others have a few fixed ones."""
 
 
@@ -141,6 +142,22 @@ TRIGGER_START_LONGEST: Final = _record(
     "everstep.trigger_start_longest_last_hour", "s", "From an event to the start of its job, at most in the last hour.",
     SOURCE,
 )  # fmt: skip
+PROVIDER_TASKS: Final = _record(
+    "everstep.provider_tasks", "{task}", "Unfinished paid provider tasks, by state.", TASK_PROVIDER, STATE
+)
+OLDEST_PROVIDER_TASK: Final = _record(
+    "everstep.oldest_provider_task", "s", "Age of the oldest unfinished provider task, 0 if there is none."
+)
+UNPOLLED_PROVIDER_TASKS: Final = _record(
+    "everstep.unpolled_provider_tasks", "{task}", "Accepted tasks that nobody asked for though it was due 15 minutes"
+    " ago.",
+)  # fmt: skip
+PARKED_PROVIDER_EVENTS: Final = _record(
+    "everstep.parked_provider_events", "{event}", "Events of providers that no task answers to."
+)
+OLDEST_PARKED_EVENT: Final = _record(
+    "everstep.oldest_parked_event", "s", "Age of the oldest event that no task answers to, 0 if there is none."
+)
 RECORD_SIZE: Final = _record("everstep.record", "By", "Size of the record.")
 WAL_SIZE: Final = _record("everstep.wal", "By", "Size of SQLite's write-ahead log.")
 RECORD_UP: Final = _record(
@@ -190,6 +207,10 @@ SCHEDULE_LATENESS: Final = Metric(
 SLOW_CLIENT_WAIT: Final = Metric(
     "everstep.slow_client_wait", "counter", "s", "How long agents waited for clients that read slowly.", (GRAPH,)
 )
+PROVIDER_POLLS: Final = Metric(
+    "everstep.provider_polls", "counter", "{poll}", "Questions to providers how a task is, by what came of them.",
+    (TASK_PROVIDER, OUTCOME),
+)  # fmt: skip
 MODEL_DURATION: Final = Metric(
     "gen_ai.client.operation.duration", "histogram", "s", "How long a model call took.",
     (OPERATION, PROVIDER, MODEL, ERROR_TYPE), _CALLS,
@@ -220,7 +241,11 @@ STREAM_LAG: Final = Metric(
     (), _LAGS,
 )  # fmt: skip
 STREAM_SENT: Final = Metric("everstep.stream.sent", "counter", "By", "What streams told, bytes.")
-OF_SERVERS: Final = (STREAMS, STREAM_FIRST_EVENT, STREAM_GAP, STREAM_LAG, STREAM_SENT)
+PROVIDER_WEBHOOKS: Final = Metric(
+    "everstep.provider_webhooks", "counter", "{event}", "Webhooks of providers that came, by what came of them.",
+    (TASK_PROVIDER, OUTCOME),
+)  # fmt: skip
+OF_SERVERS: Final = (STREAMS, STREAM_FIRST_EVENT, STREAM_GAP, STREAM_LAG, STREAM_SENT, PROVIDER_WEBHOOKS)
 """Those that `GET /everstep/metrics` has beside what the record knows."""
 
 METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

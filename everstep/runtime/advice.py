@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from everstep.checkpoints.health import Health
+    from everstep.checkpoints.provider_health import ProviderHealth
 
 LOG_BYTES = 256 * 1024 * 1024
 OLDEST_DUE_MS = 15 * 60_000
 OLDEST_REVIEW_MS = 24 * 3_600_000
+OLDEST_PARKED_MS = 24 * 3_600_000
 NAMED = 5
 RETRIES_PER_HOUR = 100
 LEASE_EXPIRIES_PER_HOUR = 10
@@ -52,6 +54,7 @@ def on_health(health: Health) -> Iterator[Finding]:
         detail = f"{waits} jobs wait for a person" if waits else f"{health.open_reviews} questions are open"
         detail += f", the oldest question for {duration(oldest)}" if oldest >= OLDEST_REVIEW_MS else ""
         yield Finding("reviews", "warning", detail, "everstep review")
+    yield from _tasks(health.providers)
     if health.overdue_ms is not None:
         detail = f"{len(health.overdue)} should have run, the first {duration(health.overdue_ms)} ago: "
         detail += ", ".join(health.overdue[:NAMED]) + (", …" if len(health.overdue) > NAMED else "")
@@ -64,6 +67,24 @@ def on_health(health: Health) -> Iterator[Finding]:
         detail = f"{health.lease_expiries_last_hour} jobs lost their worker in the last hour"
         advice = "find what ends the workers (memory? deployments that do not drain?)"
         yield Finding("expiries", "warning", detail, advice)
+
+
+def _tasks(health: ProviderHealth) -> Iterator[Finding]:
+    if unknown := health.in_state("submission_unknown"):
+        detail = f"of {unknown} paid submissions nobody knows whether the provider took them: "
+        detail += _named(health.unknown, unknown)
+        advice = "look at the provider, then: everstep provider link TASK ID, or answer the review: everstep review"
+        yield Finding("providers", "warning", detail, advice)
+    if health.unpolled:
+        detail = f"nobody has asked for {health.unpolled} provider tasks for 15 minutes after their time: "
+        detail += _named(health.unpolled_tasks, health.unpolled)
+        advice = "run a worker whose everstep.toml has the provider; the last failure: everstep provider show TASK"
+        yield Finding("providers", "warning", detail, advice)
+    if health.oldest_parked_ms is not None and health.oldest_parked_ms >= OLDEST_PARKED_MS:
+        detail = (
+            f"{health.parked} events of providers found no task, the oldest for {duration(health.oldest_parked_ms)}"
+        )
+        yield Finding("providers", "warning", detail, "see which: everstep provider events")
 
 
 def _queue(health: Health) -> Finding:

@@ -1,9 +1,9 @@
 """Who asks, and what they may do: API keys, LangGraph's `auth` hook, or, on this machine alone, nobody in particular.
 
-Everything but `/ok`, probes (`health`, `ready`) and the entries of triggers (which are signed) asks for a key once one
-was made, or what the hook wants if there is one; a key goes past the hook: whoever made it has the record anyway. What
-a method and a path tell of the scope that is needed is checked here, before the path function is reached: looking needs
-`read`, answering a review `review`, what concerns everybody `admin`, all else `run`.
+Everything but `/ok`, probes (`health`, `ready`) and what is signed (events of triggers, webhooks of providers) asks for
+a key once one was made, or what the hook wants if there is one; a key goes past the hook: who made it has the record
+anyway. What a method and a path tell of the scope that is needed is checked here, before the path function is reached:
+looking needs `read`, answering a review `review`, what concerns everybody `admin`, all else `run`.
 
 Path functions take `caller: CalledBy`, make for `caller.makes_for`, and answer 404 to what `caller.sees` not. Those of
 LangGraph's resources ask the hook besides, before they do anything:
@@ -46,18 +46,21 @@ OF_HOOK_USERS = frozenset({"read", "run", "review"})
 ADMIN_PERMISSION = "everstep:admin"
 """A permission of a user of the hook: may do what concerns everybody, too."""
 
-_OPEN = re.compile(r"GET /ok|GET /everstep/(health|ready)|POST /everstep/triggers/[^/]+")
+_OPEN = re.compile(r"GET /ok|GET /everstep/(health|ready)|POST /everstep/triggers/[^/]+|POST /webhooks/[^/]+")
 _LOOKS = re.compile(
     r"""POST\ (
       /(threads|assistants|runs/crons|store/items)/(search|count)
     | /assistants/[^/]+/versions
     | /threads/[^/]+/(history|state/checkpoint|stream/events)
     | /store/namespaces
+    | /everstep/quotes
     )""",
     re.VERBOSE,
 )
 _ANSWERS = re.compile(r"[A-Z]+ /everstep/(reviews(/.*)?|jobs/[^/]+/budget)")
-_CONCERNS_EVERYBODY = re.compile(r"[A-Z]+ /everstep/(services|keys|dead-letters|deliveries|trigger-events)(/.*)?")
+_CONCERNS_EVERYBODY = re.compile(
+    r"[A-Z]+ /everstep/((services|keys|dead-letters|trigger-events)(/.*)?|provider-tasks/[^/]+/(reconcile|link))"
+)
 
 
 async def allow(request: Request, resource: str, action: str, value: dict[str, Any]) -> Filters:

@@ -12,6 +12,7 @@ from everstep.checkpoints.store import Store
 from everstep.graphs.http_configuration import Cors, HttpConfiguration
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.nodes.providers.registry import Providers
 from everstep.server.open_streams import OpenStreams
 
 DEFAULT_WAIT_S = 30.0
@@ -79,6 +80,7 @@ class Served:
         settings: How it answers.
         http: What `langgraph.json` says about the server.
         streams: The streams that clients have open.
+        providers: The providers of paid work.
         stopping: Set when the server stops: it cuts streams then, and their clients have not left.
     """
 
@@ -88,6 +90,7 @@ class Served:
     settings: Settings
     http: HttpConfiguration = field(default_factory=HttpConfiguration)
     streams: OpenStreams = field(default_factory=OpenStreams)
+    providers: Providers = field(default_factory=Providers)
     stopping: Event = field(default_factory=Event)
 
 

@@ -28,12 +28,13 @@ class OpenStreams:
         self._open -= 1
         self.measure(metric_names.STREAMS, self._open)
 
-    def measure(self, metric: Metric, value: float) -> None:
+    def measure(self, metric: Metric, value: float, *labels: str) -> None:
         """One observation.
 
         Args:
-            metric: Of what; it has no labels.
+            metric: Of what.
             value: The value, in the metric's unit.
+            labels: Values of its labels, in their order.
         """
         for each in self._measures:
-            each.add(metric, value)
+            each.add(metric, value, *labels)

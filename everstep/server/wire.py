@@ -1,7 +1,7 @@
 """What differs between the wire and what path functions see.
 
 - A body is JSON whatever its content type says: LangGraph Studio sends `text/plain`, `curl -d` a form's. Those of
-  triggers stay as they are.
+  triggers and webhooks stay as they are.
 - A body that is too large is refused: before a byte of it is read if it says so, otherwise as soon as it is.
 - An address in an answer leads back here, also where the application is mounted under a prefix.
 """
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from everstep.server import failures
 
 _ADDRESSES = ("location", "content-location")
-_RAW = "/everstep/triggers/"
+_RAW = ("/everstep/triggers/", "/webhooks/")
 TOO_LARGE = "the body is larger than the server reads"
 
 

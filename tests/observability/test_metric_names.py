@@ -21,7 +21,7 @@ RULES: dict[str, Any] = yaml.safe_load((DASHBOARDS / "rules.yml").read_text())
 DASHBOARD: dict[str, Any] = json.loads((DASHBOARDS / "dashboard.json").read_text())
 ALERTS: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"]]
 DURATION = re.compile(r"[1-9][0-9]*[smhd]")
-GROUPS = "Queue Execution Failures Effects Models Record Telemetry Schedules Events Streams".split()
+GROUPS = "Queue Execution Failures Effects Models Record Telemetry Schedules Events Streams Providers".split()
 BY_SERIES = {series: metric for metric in METRICS for series in metric.series}
 
 
