@@ -96,7 +96,7 @@ def complete(prices: PriceList, asked: Asked) -> Asked:
         resolution = next(iter(model.resolutions)) if resolution is None else resolution
         if not isinstance(resolution, str) or resolution not in model.resolutions:
             raise _refused(f"resolution is {_shown(resolution)}", _one_of(model.resolutions), "resolution", asked.model)
-    return Asked(asked.model, asked.duration, resolution, outputs, _options(model, asked))
+    return Asked(asked.model, _plain(asked.duration), resolution, outputs, _options(model, asked))
 
 
 def quote(prices: PriceList, asked: Asked) -> Quote:
@@ -134,10 +134,9 @@ def preview(prices: PriceList, asked: Asked) -> dict[str, Any]:
         OptionsInvalid: As of `quote`.
     """
     whole, price = complete(prices, asked), quote(prices, asked)
-    seconds: Any = whole.duration
     return {
         "model": whole.model,
-        "duration": float(seconds) if isinstance(seconds, Decimal) else seconds,
+        "duration": whole.duration,
         "resolution": whole.resolution,
         "outputs": whole.outputs,
         "options": dict(whole.options),
@@ -226,6 +225,13 @@ def _decimal(given: Any) -> Decimal:
         return Decimal(-1)
     number = Decimal(repr(given)) if isinstance(given, float) else Decimal(given)
     return number if number.is_finite() else Decimal(-1)
+
+
+def _plain(seconds: int | float | Decimal | None) -> int | float | None:
+    """Seconds as JSON has them, a whole number without a point."""
+    if seconds is None:
+        return None
+    return int(seconds) if seconds == int(seconds) else float(seconds)
 
 
 def _text(number: Decimal) -> str:
