@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from everstep.checkpoints.jobs import LostClaim
 from everstep.checkpoints.store import Store
 from everstep.errors import EffectInterrupted
+from everstep.nodes.providers.registry import Providers
 from everstep.observability import metric_names
 from everstep.observability.measures import NOTHING, Measures
 
@@ -83,9 +84,11 @@ class Attempt:
         measures: What the process measures.
         graph: Name of the job's graph, for measures.
         with_spans: Queues a write with the spans that have ended; None when none are recorded.
+        providers: The providers of paid work that there are.
         blocked: Set once when the run must not go on (unknown effect, lost lease); every later write is refused with
         it.
         accepted: Keys of effects a person said need not be repeated by this run.
+        consulted: Ids of the questions about approvals that this run looked up an answer to.
     """
 
     store: Store
@@ -100,8 +103,10 @@ class Attempt:
     measures: Measures = NOTHING
     graph: str = ""
     with_spans: Submit | None = None
+    providers: Providers = field(default_factory=Providers)
     blocked: BaseException | None = None
     accepted: set[str] = field(default_factory=set[str])
+    consulted: set[str] = field(default_factory=set[str])
     _asked: dict[str, set[tuple[int, str]]] = field(default_factory=dict[str, set[tuple[int, str]]])
     _taken: dict[tuple[Any, ...], set[int]] = field(default_factory=dict[tuple[Any, ...], set[int]])
     _bodies: dict[int, Any] = field(default_factory=dict[int, Any])
