@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from everstep.checkpoints.policy import Acceptance, Budget, JobPolicy
     from everstep.checkpoints.saver import StepSaver
     from everstep.checkpoints.store import Store
-    from everstep.errors import EffectRejected, EverstepError
+    from everstep.errors import ApprovalRejected, EffectRejected, EverstepError
     from everstep.graphs.loader import GraphCatalogue
     from everstep.nodes.attempt import current_job
     from everstep.nodes.effect import EffectUnknown, effect, effect_key
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Acceptance": "everstep.checkpoints.policy",
+    "ApprovalRejected": "everstep.errors",
     "Arrived": "everstep.nodes.wait",
     "Budget": "everstep.checkpoints.policy",
     "Decision": "everstep.nodes.review",
@@ -53,6 +54,7 @@ _HOME = {
 
 __all__ = [
     "Acceptance",
+    "ApprovalRejected",
     "Arrived",
     "Budget",
     "Decision",

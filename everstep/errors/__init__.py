@@ -37,6 +37,7 @@ from everstep.errors.events import (
     WebhookInvalid,
 )
 from everstep.errors.graphs import (
+    ApprovalRejected,
     Cancelled,
     ConfigInvalid,
     EffectInterrupted,
@@ -144,6 +145,7 @@ __all__ = [
     "EX_USAGE",
     "AddressUnavailable",
     "ApiKeyNotFound",
+    "ApprovalRejected",
     "ArtefactInvalid",
     "AssistantExists",
     "AssistantNotFound",

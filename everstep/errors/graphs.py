@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.errors.base import EX_CONFIG, EX_DATAERR, EX_NOINPUT, EX_SOFTWARE, EverstepError
+from everstep.errors.base import EX_CONFIG, EX_DATAERR, EX_NOINPUT, EX_SOFTWARE, EX_UNAVAILABLE, EverstepError
 
 
 class ConfigInvalid(EverstepError):
@@ -46,6 +46,27 @@ class EffectRejected(EverstepError):
     code = "effect_rejected"
 
 
+class ApprovalRejected(EverstepError):
+    """A person did not approve an effect, which was not called; a node may catch it and go another way.
+
+    Attributes:
+        decision: `reject`, or `respond`: the person answered in the place of the effect.
+        words: What the person said.
+    """
+
+    code = "approval_rejected"
+
+    @property
+    def decision(self) -> str:
+        """`reject` or `respond`."""
+        return str(self.ids.get("decision"))
+
+    @property
+    def words(self) -> str | None:
+        """What the person said."""
+        return self.ids.get("words")
+
+
 class EffectInterrupted(EverstepError):
     """A call was given up before its outcome was known (a time limit in the node, say); the next attempt finds out."""
 
@@ -87,6 +108,13 @@ class WorkerEnded(EverstepError):
     """A node ended the worker's process."""
 
     code = "worker_ended"
+
+
+class IsolationImpossible(EverstepError):
+    """A worker could start no process for isolated jobs any more."""
+
+    code = "isolation_impossible"
+    exit_code = EX_UNAVAILABLE
 
 
 class WorkerDied(EverstepError):

@@ -103,18 +103,20 @@ def _key(key: Any, path: str, effect_name: str) -> str:
 
 def preview(arguments: Mapping[str, Any]) -> str:
     """What a person may see of the arguments: JSON, bounded, without what looks like a credential."""
-    text = json.dumps(_redacted(arguments))
+    text = json.dumps(without_credentials(arguments))
     if len(text) > PREVIEW_BYTES:
         return json.dumps({"shortened": text[:PREVIEW_BYTES], "length": len(text)})
     return text
 
 
-def _redacted(value: Any) -> Any:
+def without_credentials(value: Any) -> Any:
+    """Canonical arguments, or a part of them, with what looks like a credential blacked out."""
     if isinstance(value, Mapping):
         items = cast("Mapping[str, Any]", value).items()
-        return {key: payload.REDACTED if payload.names_secret(key) else _redacted(item) for key, item in items}
+        named = payload.names_secret
+        return {key: payload.REDACTED if named(key) else without_credentials(item) for key, item in items}
     if isinstance(value, list):
-        return [_redacted(item) for item in cast("list[Any]", value)]
+        return [without_credentials(item) for item in cast("list[Any]", value)]
     if isinstance(value, str) and payload.holds_secret(value):
         return payload.REDACTED
     return value

@@ -17,10 +17,13 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from langchain_core.tools import BaseTool
 
 from everstep.errors import EffectInvalid
+from everstep.nodes import approval as approvals
 from everstep.nodes import arguments
 from everstep.nodes.attempt import Attempt, any_running, current
+from everstep.nodes.edited_arguments import UNCHANGED, Changes, applied, types_of
 from everstep.nodes.effect_drivers import Steps, drive, drive_async
-from everstep.nodes.effect_life import Declaration, EffectUnknown, effect_key, steps
+from everstep.nodes.effect_identity import Declaration, Wording
+from everstep.nodes.effect_life import EffectUnknown, Target, effect_key, steps
 
 __all__ = ["EffectUnknown", "effect", "effect_key"]
 
@@ -32,7 +35,14 @@ ToolT = TypeVar("ToolT", bound=BaseTool)
 
 
 @overload
-def effect(target: ToolT, /, *, probe: Callable[..., Any] | None = None, idempotent: bool = False) -> ToolT: ...
+def effect(
+    target: ToolT,
+    /,
+    *,
+    probe: Callable[..., Any] | None = None,
+    idempotent: bool = False,
+    approval: Wording = None,
+) -> ToolT: ...
 @overload
 def effect(target: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
@@ -43,6 +53,7 @@ def effect(
     probe: Callable[..., Any] | None = None,
     idempotent: bool = False,
     key: Callable[..., Any] | str | None = None,
+    approval: Wording = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def effect(
     target: Any = None,
@@ -51,6 +62,7 @@ def effect(
     probe: Callable[..., Any] | None = None,
     idempotent: bool = False,
     key: Callable[..., Any] | str | None = None,
+    approval: Wording = None,
 ) -> Any:
     """Make a function or a LangChain tool an effect: recorded before and after, never done twice.
 
@@ -71,17 +83,20 @@ def effect(
             ask `effect_key()`.
         key: A business key in place of the arguments: a function of them, or a fixed string. One call a job for each
         key.
+        approval: A person must approve each call before it is made, with its exact arguments: the question, a function
+            of the arguments that words it, or True. See docs/reviews.md.
 
     Raises:
         EffectInvalid: It is a generator function; or, at the call, an argument is not the same in every replay.
+        ApprovalRejected: At the call: the person said no, or answered in its place. Nothing was called.
     """
     if isinstance(target, BaseTool):
-        return _of_tool(target, Declaration(target.name, probe, idempotent, key))
+        return _of_tool(target, Declaration(target.name, probe, idempotent, key, approval))
     if callable(target):
-        return _of_function(target, Declaration(_name_of(target), probe, idempotent, key))
+        return _of_function(target, Declaration(_name_of(target), probe, idempotent, key, approval))
 
     def declared(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _of_function(function, Declaration(target or _name_of(function), probe, idempotent, key))
+        return _of_function(function, Declaration(target or _name_of(function), probe, idempotent, key, approval))
 
     return declared
 
@@ -98,24 +113,36 @@ def _of_function(function: Callable[..., Any], declaration: Declaration) -> Call
             effect=declaration.name,
         )
     takes_key = "idempotency_key" in inspect.signature(function).parameters
+    types = functools.cache(lambda: types_of(function))
 
     def life(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
         given = arguments.bound(function, args, kwargs)
 
-        def call(key: str) -> Any:
-            return function(*args, **({**kwargs, "idempotency_key": key} if takes_key else kwargs))
+        def call(changes: Changes, key: str) -> Any:
+            positional, named = applied(function, args, kwargs, changes)
+            return function(*positional, **({**named, "idempotency_key": key} if takes_key else named))
 
-        def probe() -> Any:
-            return declaration.probe(*args, **kwargs) if declaration.probe else None
+        def probe(changes: Changes) -> Any:
+            if declaration.probe is None:
+                return None
+            positional, named = applied(function, args, kwargs, changes)
+            return declaration.probe(*positional, **named)
 
-        return steps(attempt, declaration, given, None, call, probe)
+        return steps(attempt, declaration, given, None, Target(call, probe, types))
+
+    def alone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not declaration.approval:
+            return args, kwargs
+        given = arguments.bound(function, args, kwargs)
+        return applied(function, args, kwargs, _approved_alone(declaration, given, types))
 
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
 
         @functools.wraps(function)
         async def effectful_async(*args: Any, **kwargs: Any) -> Any:
-            attempt = _attempt(declaration.name)
+            attempt = _attempt(declaration)
             if attempt is None:
+                args, kwargs = alone(args, kwargs)
                 return await function(*args, **kwargs)
             return await drive_async(attempt, life(attempt, args, kwargs))
 
@@ -123,8 +150,9 @@ def _of_function(function: Callable[..., Any], declaration: Declaration) -> Call
 
     @functools.wraps(function)
     def effectful(*args: Any, **kwargs: Any) -> Any:
-        attempt = _attempt(declaration.name)
+        attempt = _attempt(declaration)
         if attempt is None:
+            args, kwargs = alone(args, kwargs)
             return function(*args, **kwargs)
         return drive(attempt, life(attempt, args, kwargs))
 
@@ -138,14 +166,33 @@ def _of_tool(tool: ToolT, declaration: Declaration) -> ToolT:
     schema: Any = tool.tool_call_schema
     accepted: set[str] | None = set(schema.model_fields) if hasattr(schema, "model_fields") else None
 
-    def life(attempt: Attempt, run: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
-        given = {name: value for name, value in kwargs.items() if accepted is None or name in accepted}
+    def types() -> Changes:
+        return {name: field.annotation for name, field in getattr(schema, "model_fields", {}).items()}
 
-        def probe() -> Any:
-            return declaration.probe(*args, **given) if declaration.probe else None
+    def given_in(kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in kwargs.items() if accepted is None or name in accepted}
 
-        described = {**given, "input": list(args)} if args else given
-        return steps(attempt, declaration, described, tool_call_id.get(), lambda _key: run(), probe)
+    def life(attempt: Attempt, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+        given = given_in(kwargs)
+
+        def call(changes: Changes, key: str) -> Any:
+            del key
+            positional, named = _changed(args, kwargs, changes)
+            return run(*positional, **named)
+
+        def probe(changes: Changes) -> Any:
+            if declaration.probe is None:
+                return None
+            positional, named = _changed(args, given, changes)
+            return declaration.probe(*positional, **named)
+
+        return steps(attempt, declaration, _described(args, given), tool_call_id.get(), Target(call, probe, types))
+
+    def alone(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if declaration.approval:
+            changes = _approved_alone(declaration, _described(args, given_in(kwargs)), types)
+            args, kwargs = _changed(args, kwargs, changes)
+        return run(*args, **kwargs)
 
     def invoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
         token = tool_call_id.set(_call_id(input))
@@ -163,18 +210,20 @@ def _of_tool(tool: ToolT, declaration: Declaration) -> ToolT:
 
     @functools.wraps(kind._run)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        attempt = _attempt(declaration.name)
-        call = functools.partial(kind._run, self, *args, **kwargs)
+        attempt = _attempt(declaration)
+        call = functools.partial(kind._run, self)
         if attempt is None:
-            return call()
+            return alone(call, args, kwargs)
         return _as_tool_result(tool, drive(attempt, life(attempt, call, args, kwargs)))
 
     @functools.wraps(kind._arun)
     async def arun(self: Any, *args: Any, **kwargs: Any) -> Any:
-        attempt = _attempt(declaration.name)
-        call = functools.partial(kind._arun, self, *args, **kwargs)
-        if attempt is None or not _is_natively_async(tool):
-            return await call()
+        if not _is_natively_async(tool):
+            return await kind._arun(self, *args, **kwargs)
+        attempt = _attempt(declaration)
+        call = functools.partial(kind._arun, self)
+        if attempt is None:
+            return await alone(call, args, kwargs)
         return _as_tool_result(tool, await drive_async(attempt, life(attempt, call, args, kwargs)))
 
     overrides = {"invoke": invoke, "ainvoke": ainvoke, "_run": run, "_arun": arun, "__module__": kind.__module__}
@@ -203,9 +252,33 @@ def _is_natively_async(tool: BaseTool) -> bool:
     return type(tool)._arun is not BaseTool._arun  # pyright: ignore[reportPrivateUsage]
 
 
-def _attempt(name: str) -> Attempt | None:
-    attempt = current.get()
+def _described(args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a tool by name; what has no name is its input."""
+    return {**given, "input": list(args)} if args else given
+
+
+def _changed(args: tuple[Any, ...], kwargs: dict[str, Any], changes: Changes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a tool with the changes made."""
+    if args and "input" in changes:
+        return tuple(changes["input"]), {**kwargs, **{name: changes[name] for name in changes if name != "input"}}
+    return args, {**kwargs, **changes}
+
+
+def _approved_alone(declaration: Declaration, given: dict[str, Any], types: Callable[[], Changes]) -> Changes:
+    """Outside a job: a graph that runs by itself asks as LangGraph does; a call by hand is a person's own."""
+    call = approvals.Call.of(declaration, given, types)
+    return UNCHANGED if call is None or arguments.position().body is None else approvals.without_job(call)
+
+
+def _attempt(declaration: Declaration) -> Attempt | None:
+    attempt, name = current.get(), declaration.name
     if attempt is None and any_running():
+        if declaration.approval and arguments.position().body is None:
+            raise EffectInvalid(
+                f"effect {name} needs an approval and is called outside a job, while jobs run in this process",
+                next_step="if a node's own thread calls it, start that with contextvars.copy_context().run",
+                effect=name,
+            )
         logger.warning(
             "effect %s is called outside a job, as a plain call, while jobs run in this process; if a node's own thread"
             " calls it, start that with contextvars.copy_context().run",

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from sqlalchemy import Connection
 
 from everstep import crash
+from everstep.checkpoints import approvals, payload
 from everstep.checkpoints import effects as ledger
-from everstep.checkpoints import payload
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import loose_digest
 from everstep.errors import EffectInterrupted, EffectInvalid, EffectRejected, EverstepError
-from everstep.nodes import arguments, replays
-from everstep.nodes.attempt import Attempt, Turn
+from everstep.nodes import approval, arguments, replays
+from everstep.nodes.approval import NotPermitted, Permit, Refusal
+from everstep.nodes.attempt import Attempt
+from everstep.nodes.edited_arguments import UNCHANGED, Changes
 from everstep.nodes.effect_drivers import Call, NotBegun, Pause, Step, Steps, Wait, Write
+from everstep.nodes.effect_identity import Declaration, Identity, identify
 from everstep.observability import metric_names, tracing
 
 STRAY_LOOKS, STRAY_PAUSE_S = 10, 0.1
+
+R = TypeVar("R")
 
 
 @dataclass
@@ -46,14 +52,23 @@ class EffectUnknown(EverstepError, GraphBubbleUp):
 Settling = Generator[Step, Any, tuple[Effect, Exception | None]]
 
 
-@dataclass(frozen=True)
-class Declaration:
-    """How an effect is kept safe; the arguments of `effect`."""
+def _no_types() -> Changes:
+    return UNCHANGED
 
-    name: str
-    probe: Callable[..., Any] | None
-    idempotent: bool
-    key: Callable[..., Any] | str | None
+
+@dataclass(frozen=True)
+class Target:
+    """What an effect does.
+
+    Attributes:
+        call: Calls the function, given the arguments a person edited and the effect's key.
+        probe: Calls the probe, given the same arguments.
+        types: Tells the types of the function's parameters.
+    """
+
+    call: Callable[[Changes, str], Any]
+    probe: Callable[[Changes], Any]
+    types: Callable[[], Changes] = _no_types
 
 
 def effect_key() -> str:
@@ -79,23 +94,30 @@ def steps(
     declaration: Declaration,
     given: dict[str, Any],
     tool_call_id: str | None,
-    call: Callable[[str], Any],
-    probe: Callable[[], Any],
+    target: Target,
 ) -> Steps:
     """The life of one effect, as steps for either driver."""
+    inside = _calling.get() is not None
     try:
-        identity = _identify(attempt, declaration, given, tool_call_id)
+        asking = approval.Call.of(declaration, given, target.types)
+        identity = identify(attempt, declaration, given, tool_call_id, inside=inside)
+        if asking is not None and inside:
+            raise EffectInvalid(
+                f"effect {declaration.name} needs an approval and is called inside another effect",
+                next_step="call it in the node, before or after the other one",
+                effect=declaration.name,
+            )
     except EffectInvalid as error:
         attempt.block(error)
         raise
     try:
         yield from _first_of_its_kind(attempt, declaration, identity)
-        return (yield from _lived(attempt, declaration, identity, call, probe))
+        return (yield from _lived(attempt, declaration, identity, asking, target))
     finally:
         attempt.begun(identity.key)
 
 
-def _first_of_its_kind(attempt: Attempt, declaration: Declaration, identity: _Identity) -> Steps:
+def _first_of_its_kind(attempt: Attempt, declaration: Declaration, identity: Identity) -> Steps:
     """End the attempt if an equal call of the same node is under way, which its caller may have given up."""
     overlaps = identity.turn.overlaps
     for beginning in identity.turn.beginning:
@@ -116,9 +138,9 @@ def _first_of_its_kind(attempt: Attempt, declaration: Declaration, identity: _Id
 def _lived(
     attempt: Attempt,
     declaration: Declaration,
-    identity: _Identity,
-    call: Callable[[str], Any],
-    probe: Callable[[], Any],
+    identity: Identity,
+    asking: approval.Call | None,
+    target: Target,
 ) -> Steps:
     key = identity.key
     outer = _calling.get()
@@ -132,11 +154,14 @@ def _lived(
     try:
         with tracing.effect(declaration.name, loose_digest(key)) as span:
             try:
-                entry, refused = yield from _settled(attempt, declaration, identity, calling, call, probe)
+                entry, refused = yield from _settled(attempt, declaration, identity, calling, asking, target)
             except GeneratorExit:
                 attempt.block(_interrupted(declaration, key))
                 threads = calling.threads
                 raise
+            except NotPermitted as refusal:
+                span.state = refusal.state
+                raise refusal.reason from None
             except Exception as error:
                 if isinstance(error, EffectUnknown):
                     span.state = "unknown"
@@ -157,18 +182,22 @@ def _lived(
 def _settled(
     attempt: Attempt,
     declaration: Declaration,
-    identity: _Identity,
+    identity: Identity,
     calling: _Calling,
-    call: Callable[[str], Any],
-    probe: Callable[[], Any],
+    asking: approval.Call | None,
+    target: Target,
 ) -> Settling:
     """The effect: confirmed, or rejected with the exception that says so. Any other exception leaves it open."""
-    digest, shown = loose_digest(identity.plain), arguments.preview(identity.plain)
+    digest, shown, allowed = loose_digest(identity.plain), arguments.preview(identity.plain), None
+    if asking is not None:
+        standing = yield from _unless_strays(attempt, identity, shown, approval.look(attempt, identity.key, asking))
+        allowed = yield from approval.permission(attempt, identity.key, asking, standing)
+        shown = arguments.preview(asking.exact | arguments.canonical(declaration.name, allowed.changed))
+        if isinstance(allowed, Refusal) and standing.state in (None, "rejected"):
+            raise NotPermitted(allowed)
 
-    def begin(connection: Connection) -> tuple[Effect, bool] | replays.Strays:
-        if identity.asked is not None and (earlier := replays.strays(connection, attempt, identity.asked)):
-            return earlier
-        return ledger.begin(
+    def begin(connection: Connection) -> tuple[Effect, bool]:
+        entry, call_now = ledger.begin(
             connection,
             job_id=attempt.job_id,
             claim_no=attempt.claim_no,
@@ -179,102 +208,70 @@ def _settled(
             now=attempt.store.clock.now_ms(),
             place=identity.place if identity.asked is not None else None,
         )
+        if call_now and asking is not None:
+            approval.reserve(connection, attempt, identity.key, asking, allowed)
+        return entry, call_now
 
-    looks = 0
-    while isinstance(begun := (yield Write(begin)), replays.Strays):
-        if (looks := looks + 1) == STRAY_LOOKS:
-            raise replays.refusal(declaration.name, shown, begun)
-        yield Pause(STRAY_PAUSE_S)  # calls that run at once may ask in another order than before
-    entry, call_now = begun
+    entry, call_now = yield from _unless_strays(attempt, identity, shown, begin)
+    changed = UNCHANGED if allowed is None else allowed.changed
+    probe = functools.partial(target.probe, changed)
     if not call_now and entry.state == "unknown":
-        entry, call_now = yield from _settle_unknown(attempt, declaration, entry, probe)
+        entry, call_now = yield from _settle_unknown(attempt, declaration, entry, probe, asking, allowed)
     if not call_now:
         return entry, None
-    return (yield from _call(attempt, declaration, entry, calling, call, probe))
+    return (yield from _call(attempt, declaration, entry, calling, functools.partial(target.call, changed), probe))
 
 
-@dataclass(frozen=True)
-class _Identity:
-    """What makes a call the same call in every replay.
+def _unless_strays(
+    attempt: Attempt, identity: Identity, shown: str, operation: Callable[[Connection], R]
+) -> Generator[Step, Any, R]:
+    """Do something in the record, unless an earlier run may have made the call in another way.
 
-    Attributes:
-        plain: The arguments in canonical form.
-        key: The effect's key.
-        body: The run of the node's body it is made in.
-        call: What it shares with equal calls there.
-        turn: Which of them it is, and which of those before it were not over when it was asked for.
-        place: The namespace of the task.
-        asked: What an earlier run is looked through for; None where a business key tells what is the same.
+    Raises:
+        EffectNotRepeated: It may have.
     """
+    asked = identity.asked
 
-    plain: dict[str, Any]
-    key: str
-    body: Any = None
-    call: tuple[str, ...] = ()
-    turn: Turn = field(default_factory=Turn)
-    place: str = ""
-    asked: replays.Asked | None = None
+    def unless(connection: Connection) -> R | replays.Strays:
+        if asked is not None and (earlier := replays.strays(connection, attempt, asked)):
+            return earlier
+        return operation(connection)
 
-    def give_back(self, attempt: Attempt) -> None:
-        """The call surely did not happen."""
-        if self.call:
-            attempt.give_back(self.body, self.call, self.turn.number)
-
-
-def _identify(attempt: Attempt, declaration: Declaration, given: dict[str, Any], tool_call_id: str | None) -> _Identity:
-    name = declaration.name
-    if declaration.key is not None:
-        business = str(declaration.key(**given) if callable(declaration.key) else declaration.key)
-        key = arguments.effect_key(attempt.job_key, name, "business", business)
-        return _Identity({"key": business}, key, place=arguments.position().place)
-    plain = arguments.canonical(name, given)
-    at = arguments.position()
-    if not at.stable:
-        raise EffectInvalid(
-            f"effect {name} is called in a graph with a checkpointer of its own, where a replay cannot find it again",
-            next_step="compile that subgraph without a checkpointer, or give the effect a key: @effect(name, key=…)",
-            effect=name,
-        )
-    digest = loose_digest(plain)
-    around, run = arguments.subgraph_run(at.place)
-    if attempt.first_run((around, tool_call_id, name, digest), run) != run:
-        raise EffectInvalid(
-            f"effect {name} was called before in an earlier run of the same subgraph in the same task,"
-            " and nothing tells whether this is meant to be another call",
-            next_step="leave retries of a subgraph's node to Everstep (no retry_policy), or give the effect a key",
-            effect=name,
-        )
-    place = at.place if tool_call_id is None else f"{at.place}|{tool_call_id}"
-    call = (at.node_attempt, place, name, digest)
-
-    def key_of(number: int) -> str:
-        return arguments.effect_key(attempt.job_key, name, digest, place, number)
-
-    turn = attempt.take(at.body, call, key_of)
-    key = key_of(turn.number)
-    body = (id(at.body), at.node_attempt)
-    attempt.ask(key, body)
-    # A replay that finds the effect around this one does not ask for it again.
-    asked = None if _calling.get() is not None else replays.Asked(key, name, digest, at.place, body)
-    return _Identity(plain, key, at.body, call, turn, at.place, asked)
+    looks = 0
+    while isinstance(found := (yield Write(unless)), replays.Strays):
+        if (looks := looks + 1) == STRAY_LOOKS:
+            raise replays.refusal("" if asked is None else asked.name, shown, found)
+        yield Pause(STRAY_PAUSE_S)  # calls that run at once may ask in another order than before
+    return found
 
 
 def _settle_unknown(
-    attempt: Attempt, declaration: Declaration, entry: Effect, probe: Callable[[], Any]
+    attempt: Attempt,
+    declaration: Declaration,
+    entry: Effect,
+    probe: Callable[[], Any],
+    asking: approval.Call | None,
+    allowed: Permit | Refusal | None,
 ) -> Generator[Step, Any, tuple[Effect, bool]]:
     """Find out about an effect that was interrupted: returns it, and whether to call now."""
     if declaration.probe is not None:
         result = yield Call(probe, is_probe=True)
         if result is not None:
-            return (yield _confirm(attempt, entry, result, "probe")), False
+            return (yield _confirm(attempt, declaration, entry, result, "probe")), False
     elif not declaration.idempotent:
         raise _unknown(entry)
-    again = yield Write(
-        lambda connection: ledger.call_again(
-            connection, entry, claim_no=attempt.claim_no, now=attempt.store.clock.now_ms()
-        )
-    )
-    return again, again.state == "intended"
+    if isinstance(allowed, Refusal):
+        raise NotPermitted(allowed)
+
+    def again(connection: Connection) -> Effect:
+        now = attempt.store.clock.now_ms()
+        called = ledger.call_again(connection, entry, claim_no=attempt.claim_no, now=now)
+        if called.state == "intended" and asking is not None:
+            approval.reserve(connection, attempt, entry.key, asking, allowed)
+        return called
+
+    called = yield Write(again)
+    return called, called.state == "intended"
 
 
 def _call(
@@ -293,15 +290,15 @@ def _call(
     except Exception as error:
         untouched = attempt.surely_not_sent(error) and not calling.composite
         if isinstance(error, (EffectRejected, GraphInterrupt, NotBegun)) or untouched:
-            return (yield _reject(attempt, entry, "call", error)), error
+            return (yield _reject(attempt, declaration, entry, "call", error)), error
         entry = yield _fail_to_know(attempt, entry, error)
         if isinstance(error, GraphBubbleUp):
             raise  # an effect inside this one is unknown, or lost its claim; that is settled first
         if declaration.probe is not None:
             found = yield Call(probe, is_probe=True)
             if found is not None:
-                return (yield _confirm(attempt, entry, found, "probe")), None
-            rejected = yield _reject(attempt, entry, "probe", error)
+                return (yield _confirm(attempt, declaration, entry, found, "probe")), None
+            rejected = yield _reject(attempt, declaration, entry, "probe", error)
             return rejected, None if rejected.state == "confirmed" else error
         if declaration.idempotent:
             raise  # the next attempt calls again, with the same key
@@ -318,27 +315,37 @@ def _call(
             next_step="return plain data from the effect",
             effect=declaration.name,
         )
-    confirmed = yield _confirm(attempt, entry, result, "call")
+    confirmed = yield _confirm(attempt, declaration, entry, result, "call")
     crash.point("effect.confirmed", declaration.name, (entry.key, declaration))
     return confirmed, None
 
 
-def _confirm(attempt: Attempt, entry: Effect, result: Any, settled_by: str) -> Write:
+def _confirm(attempt: Attempt, declaration: Declaration, entry: Effect, result: Any, settled_by: str) -> Write:
     encoded, now = ledger.encode_result(result), attempt.store.clock.now_ms()
-    return Write(
-        lambda connection: ledger.confirm(
+
+    def confirm(connection: Connection) -> Effect:
+        told = ledger.confirm(
             connection, entry, claim_no=attempt.claim_no, result=encoded, settled_by=settled_by, now=now
         )
-    )
+        return _with_its_approval(connection, declaration, told, now)
+
+    return Write(confirm)
 
 
-def _reject(attempt: Attempt, entry: Effect, settled_by: str, error: BaseException) -> Write:
+def _reject(attempt: Attempt, declaration: Declaration, entry: Effect, settled_by: str, error: BaseException) -> Write:
     text, now = _described(error), attempt.store.clock.now_ms()
-    return Write(
-        lambda connection: ledger.reject(
-            connection, entry, claim_no=attempt.claim_no, settled_by=settled_by, error=text, now=now
-        )
-    )
+
+    def reject(connection: Connection) -> Effect:
+        told = ledger.reject(connection, entry, claim_no=attempt.claim_no, settled_by=settled_by, error=text, now=now)
+        return _with_its_approval(connection, declaration, told, now)
+
+    return Write(reject)
+
+
+def _with_its_approval(connection: Connection, declaration: Declaration, entry: Effect, now: int) -> Effect:
+    if declaration.approval:
+        approvals.settled(connection, entry.key, happened=entry.state == "confirmed", now=now)
+    return entry
 
 
 def _fail_to_know(attempt: Attempt, entry: Effect, error: BaseException) -> Write:

@@ -10,6 +10,7 @@ OWN: dict[type[BaseException], Rule] = {
     errors.NodeExited: CODE,
     errors.EffectNotRepeated: Rule("review", "a replay took another way than the run before it"),
     errors.EffectInterrupted: Rule("retry", "an effect was interrupted; the next attempt finds out what became of it"),
+    errors.ApprovalRejected: Rule("failed", "a person did not approve an effect, and its node did not go another way"),
     errors.ChangeRejected: Rule("failed", "a person rejected the change"),
     errors.ModelUnavailable: Rule("review", "the model cannot be had on this machine"),
     errors.StateNotSerializable: Rule("failed", "the state holds a value that cannot be stored"),
