@@ -112,6 +112,11 @@ class GraphCatalogue:
         """Graphs given as objects: compiled graphs, builders, workflows or factories, by name."""
         return cls(None, dict(graphs))
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the file it came from, where paths in `everstep.toml` start; else the current one."""
+        return self.configuration.folder if self.configuration is not None else Path.cwd()
+
     @cached_property
     def storage(self) -> Storage:
         """What the configuration says about what is kept.

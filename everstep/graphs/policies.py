@@ -22,6 +22,8 @@ from everstep.checkpoints.schedule import Definition, JobOptions, Missed, Overla
 from everstep.errors import ConfigInvalid, EverstepError, PayloadInvalid
 from everstep.graphs import event_sections
 from everstep.graphs.event_sections import TriggerSection, WebhooksSection
+from everstep.graphs.provider_sections import NAME as PROVIDER_NAME
+from everstep.graphs.provider_sections import ProviderSection
 
 FILE_NAME = "everstep.toml"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
@@ -214,6 +216,7 @@ class Policies(_Strict):
     schedules: dict[Annotated[str, Field(pattern=NAME)], ScheduleSection] = {}
     webhooks: WebhooksSection = WebhooksSection()
     triggers: dict[Annotated[str, Field(pattern=NAME)], TriggerSection] = {}
+    providers: dict[Annotated[str, Field(pattern=PROVIDER_NAME)], ProviderSection] = {}
 
     def limits(self) -> Limits:
         """How many jobs may run at once, over all workers."""
@@ -310,6 +313,7 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
         "schedules": ScheduleSection,
         "budget": BudgetSection,
         "acceptance": AcceptanceSection,
+        "providers": ProviderSection,
         **event_sections.SECTIONS,
     }
     named: list[Any] = [sections[part] for part in place if isinstance(part, str) and part in sections]

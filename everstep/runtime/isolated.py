@@ -121,6 +121,7 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
     from everstep.checkpoints.store import Store
     from everstep.graphs.loader import GraphCatalogue
     from everstep.graphs.policies import Policies
+    from everstep.graphs.provider_sections import providers_of
     from everstep.observability import logs, tracing
     from everstep.observability.measures import NOTHING, Measures
     from everstep.runtime import langgraph_fixes
@@ -182,6 +183,7 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
                 randomness=random.Random(),
                 tell=tell,
                 outage=RecordOutage(),
+                providers=providers_of(policies.providers, catalogue.folder),
                 measures=_Mentioned() if order.measured else NOTHING,
             )
             asyncio.run(_run(around, job, order.lease_ms, pipe, voice, threads))

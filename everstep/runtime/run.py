@@ -24,6 +24,7 @@ from everstep.checkpoints.store import Store
 from everstep.errors import StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.nodes.providers.registry import Providers
 from everstep.observability import metric_names
 from everstep.observability.cost import Price
 from everstep.observability.log_context import about_leg
@@ -66,6 +67,7 @@ class Surroundings:
         measures: What the process measures.
         claim_next: Claims a job for the place of one that is settled, in the same transaction; on the writer's thread.
         start: Starts what it claimed.
+        providers: The providers of paid work that there are.
     """
 
     store: Store
@@ -80,6 +82,7 @@ class Surroundings:
     measures: Measures = NOTHING
     claim_next: Callable[[Connection, Job], list[Job]] = _none
     start: Callable[[Job], None] = _leave
+    providers: Providers = field(default_factory=Providers)
 
     @classmethod
     def of(
@@ -93,6 +96,7 @@ class Surroundings:
         randomness: random.Random,
         tell: Listener,
         outage: RecordOutage,
+        providers: Providers,
         measures: Measures = NOTHING,
         claim_next: Callable[[Connection, Job], list[Job]] = _none,
         start: Callable[[Job], None] = _leave,
@@ -111,6 +115,7 @@ class Surroundings:
             measures,
             claim_next,
             start,
+            providers,
         )
 
 
@@ -151,6 +156,7 @@ class Run:
             control=self._control,
             prices=around.prices,
             measures=around.measures,
+            providers=around.providers,
         )
         self._cancel_requested = False
         self._settling = False

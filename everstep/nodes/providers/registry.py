@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from fractions import Fraction
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -33,12 +35,12 @@ class Entry:
     """
 
     make: Callable[[], Provider]
-    rate: float | None = None
+    rate: Fraction | None = None
     burst: int = 1
     poll_first_ms: int = 2_000
     poll_most_ms: int = 300_000
     check: Check | None = None
-    prices: str | None = None
+    prices: Path | None = None
 
 
 @dataclass

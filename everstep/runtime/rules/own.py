@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everstep import errors
-from everstep.runtime.rules.rule import CODE, INPUT, Rule
+from everstep.runtime.rules.rule import BROKEN_ANSWER, CODE, INPUT, MISCONFIGURED, Rule
 
 OWN: dict[type[BaseException], Rule] = {
     errors.VerificationFailed: Rule("review", "the verification did not pass"),
@@ -21,4 +21,11 @@ OWN: dict[type[BaseException], Rule] = {
     errors.LangfuseUnavailable: Rule("retry", "Langfuse could not be reached; a score may have arrived"),
     errors.LangfuseUnusable: Rule("review", "Langfuse is not configured, or refuses the keys or a score"),
     errors.Cancelled: Rule("failed", "the job was cancelled"),
+    errors.ProviderNotFound: MISCONFIGURED,
+    errors.ProviderUnusable: MISCONFIGURED,
+    errors.ProviderAnswerInvalid: BROKEN_ANSWER,
+    errors.ProviderTaskMissing: Rule("review", "the provider says that it has no such task"),
+    errors.QueryUnsupported: CODE,
+    errors.CancelUnsupported: CODE,
+    errors.OutsideJob: CODE,
 }
