@@ -31,6 +31,7 @@ from everstep.graphs.fingerprint import difference
 from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.attempt import Attempt, running
 from everstep.nodes.effect import EffectUnknown
+from everstep.nodes.providers.registry import Providers
 from everstep.observability import metric_names
 from everstep.observability.cost import NO_PRICES, Price
 from everstep.observability.measures import NOTHING, Measures
@@ -67,6 +68,7 @@ class Leg:
         control: Through which the worker asks it to stop at the next step.
         prices: US dollars for a million tokens, by model name.
         measures: What the process measures.
+        providers: The providers of paid work that there are.
 
     Attributes:
         spending: What it uses of its job's budget.
@@ -83,6 +85,7 @@ class Leg:
         control: RunControl,
         prices: Mapping[str, Price] = NO_PRICES,
         measures: Measures = NOTHING,
+        providers: Providers | None = None,
     ) -> None:
         self._store = store
         self._measures = measures
@@ -121,6 +124,7 @@ class Leg:
             measures=measures,
             graph=job.graph,
             with_spans=None if self._spans is None else self._spans.submit,
+            providers=providers or Providers(),
         )
 
     async def run(self) -> None:
@@ -211,7 +215,9 @@ class Leg:
         Another transaction may follow that settles it otherwise: `close` tells that this one was committed.
         """
         outcome = self._outcome
-        status: Any = "released" if settled.status == "pending" else settled.status
+        status: Any = settled.status
+        if status == "pending":
+            status = "parked" if settled.next_run_at > settled.updated_at else "released"
         verdict = outcome.verdict if outcome else None
         if verdict is not None and verdict.outage is not None:
             self._span.met_outage(verdict.service or "", verdict.outage)

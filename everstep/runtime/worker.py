@@ -23,9 +23,11 @@ from everstep import crash
 from everstep.checkpoints import deaths, jobs
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
-from everstep.errors import StoreTooNew, StoreUnavailable
+from everstep.errors import EverstepError, StoreTooNew, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.graphs.provider_sections import providers_of
+from everstep.nodes.providers.registry import Providers
 from everstep.observability import metric_names
 from everstep.observability import tracing as tracing_module
 from everstep.observability.measures import Measures
@@ -35,6 +37,7 @@ from everstep.runtime.claiming import Claiming
 from everstep.runtime.dead_letters import DeadLetters
 from everstep.runtime.deliveries import Deliveries
 from everstep.runtime.expiry import Expiry
+from everstep.runtime.failed_starts import FailedStarts
 from everstep.runtime.heartbeat import Heartbeat, Held
 from everstep.runtime.identity import worker_id
 from everstep.runtime.isolation import IsolatedRun
@@ -77,8 +80,10 @@ class Worker:
             process has graphs given as objects; without one, and with False, a suspect runs in this process while
             nothing else does.
         measures: What it measures with; by OTLP, if the environment says so, when omitted. The worker closes it.
+        providers: The providers of paid work; those of `policies` when omitted.
 
     Raises:
+        ConfigInvalid: The description of a provider is not what it can be.
         ValueError: A number is out of range, or every job is to be isolated and the graphs come from no file.
     """
 
@@ -95,6 +100,7 @@ class Worker:
         policies: Policies | None = None,
         isolate: bool | None = None,
         measures: Measures | None = None,
+        providers: Providers | None = None,
     ) -> None:
         if concurrency < 1 or lease <= 0:
             raise ValueError("concurrency must be at least 1, and the lease longer than 0 seconds")
@@ -112,9 +118,11 @@ class Worker:
         self._dead_legs = DeadLegs(self._tracing)
         self._randomness = randomness or random.Random()
         self._policies = policies or Policies()
+        self._providers = providers or providers_of(self._policies.providers, self._graphs.folder)
         self._probes = Probes(store, self._policies, self._randomness)
         self._outage = RecordOutage()
-        self._too_new: StoreTooNew | None = None
+        self._ends_with: EverstepError | None = None
+        self._failed_starts = FailedStarts()
         in_file = self._graphs.configuration is not None
         if isolate and not in_file:
             raise ValueError("isolate needs graphs from a file: Worker(store, GraphCatalogue.from_config(PATH), …)")
@@ -163,6 +171,7 @@ class Worker:
 
         Raises:
             StoreTooNew: A newer Everstep migrated the record meanwhile; the jobs were given back.
+            IsolationImpossible: No process for an isolated job could be started any more; neither was any job lost.
         """
         self._graphs.items_of(self._store, "default")  # what is configured and not possible is told before any job runs
         self._loop = asyncio.get_running_loop()
@@ -193,8 +202,8 @@ class Worker:
                 for job in claimed:
                     self._start(job)
                 if self._draining and not self._running:
-                    if self._too_new is not None:
-                        raise self._too_new
+                    if self._ends_with is not None:
+                        raise self._ends_with
                     return
                 if not self._draining:
                     await self._probes.ask()
@@ -236,6 +245,11 @@ class Worker:
         for running in list(self._running.values()):
             running.drain()
         self._wake_up()
+
+    def _end_with(self, error: EverstepError) -> None:
+        logger.error("%s; this worker gives its jobs back and ends", error)
+        self._ends_with = error
+        self.drain()
 
     def _hear(self) -> None:
         self._rung = True
@@ -289,9 +303,7 @@ class Worker:
             self._outage.met("claims", error)
             return []
         except StoreTooNew as error:  # a newer Everstep migrated it meanwhile
-            logger.error("%s; this worker gives its jobs back and ends", error)
-            self._too_new = error
-            self.drain()
+            self._end_with(error)
             return []
         self._outage.passed("claims")
         if claimed:
@@ -343,6 +355,7 @@ class Worker:
             randomness=self._randomness,
             tell=self._tell,
             outage=self._outage,
+            providers=self._providers,
             measures=self._measures,
             claim_next=self._claim_next,
             start=self._start_next,
@@ -376,12 +389,15 @@ class Worker:
         self._unheard.update(job_id for job_id in self._following.pop(run.job.id, ()) if job_id not in self._running)
         if self._measures.is_on:
             self._measure_end(run)
+        if isinstance(run, IsolatedRun) and (error := self._failed_starts.after(run.began, run.failed_start)):
+            self._end_with(error)
         self._wake.set()
 
     def _measure_end(self, run: Run | IsolatedRun) -> None:
         outcome = "lost" if run.lost else "unsettled" if run.settled is None else run.settled.status
         took = time.monotonic() - self._began.pop(run.job.id)
-        outcome = "released" if outcome == "pending" else outcome
+        if run.settled is not None and outcome == "pending":
+            outcome = "parked" if run.settled.next_run_at > run.settled.updated_at else "released"
         self._measures.add(metric_names.LEG_DURATION, took, run.job.graph, outcome)
         self._measures.add(metric_names.RUNNING_JOBS, len(self._running))
 

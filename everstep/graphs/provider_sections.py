@@ -1,0 +1,234 @@
+"""The sections `[providers.NAME]` of `everstep.toml`, and the providers they make.
+
+`use` is `http` (a file describes the provider), `openai`, or a class of the user's own, `./file.py:Class`. Secrets are
+named by their variables and read from the environment when they are needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from everstep.errors import EverstepError, GraphLoadFailed, ProviderUnusable
+from everstep.graphs.configuration import GraphEntry, parse_target
+from everstep.graphs.event_sections import Hmac, StandardWebhooks, Variable
+from everstep.nodes.providers import signatures
+from everstep.nodes.providers.http_description import Description, read_description
+from everstep.nodes.providers.interface import Provider
+from everstep.nodes.providers.registry import Check, Entry, Providers
+
+if TYPE_CHECKING:
+    from everstep.nodes.providers.calls import Caller
+
+OPENAI = "https://api.openai.com/v1"
+NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+"""Names of providers: they stand in addresses, `/webhooks/NAME`."""
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)/([smh])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def _rate(given: str) -> str:
+    per_second(given)
+    return given
+
+
+def per_second(rate: str) -> Fraction:
+    """A rate such as `5/s`, `300/m` or `1000/h`, in queries a second.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = _RATE.fullmatch(rate)
+    if found is None or not Fraction(found[1]):
+        raise ValueError("a rate is written as 5/s, 300/m or 1000/h")
+    return Fraction(found[1]) / _SECONDS[found[2]]
+
+
+def _address(given: str) -> str:
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("an address begins with https:// and names a host")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ValueError("an address holds no credentials, no ? and no #; name the key's variable by api_key_env")
+    return given
+
+
+def _is_loopback(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+Webhook = Annotated[StandardWebhooks | Hmac, Field(discriminator="kind")]
+
+
+class ProviderSection(BaseModel):
+    """`[providers.NAME]`.
+
+    Attributes:
+        use: `http`, `openai`, or `./file.py:Class`.
+        file: The description of a provider that is used by `http`; relative to `everstep.toml`.
+        work: What is asked of one that is used by `openai`: `responses` or `videos`.
+        base_url: Where it is; `https` unless it is on this machine or takes no key.
+        api_key_env: The variable that holds the key; of OpenAI `OPENAI_API_KEY` when omitted.
+        idempotent: Whether a second submission with the same key is surely the same task.
+        settle: Seconds after which a task that `find` does not show surely is not there, besides `timeout`.
+        timeout: The longest a request may take, seconds.
+        max_bytes: The largest answer that is read.
+        rate: Most queries about tasks, over all processes: `5/s`, `300/m`.
+        burst: How many of them may come at once.
+        poll_first: Seconds after which a task is first asked about.
+        poll_most: The longest time between two queries about one task, seconds.
+        prices: Its price list; relative to `everstep.toml`.
+        webhook: How its messages are signed; without it none are taken.
+        options: What a class of the user's own is made with, besides its name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    use: str = Field(min_length=1)
+    file: str | None = None
+    work: Literal["responses", "videos"] | None = None
+    base_url: Annotated[str, AfterValidator(_address)] | None = None
+    api_key_env: Variable | None = None
+    idempotent: bool = False
+    settle: float = Field(default=10.0, ge=0, le=3600)
+    timeout: float = Field(default=30.0, gt=0, le=600)
+    max_bytes: int = Field(default=8 * 1024 * 1024, ge=1)
+    rate: Annotated[str, AfterValidator(_rate)] | None = None
+    burst: int = Field(default=1, ge=1, le=1000)
+    poll_first: float = Field(default=2.0, gt=0, le=86_400)
+    poll_most: float = Field(default=300.0, gt=0, le=86_400)
+    prices: str | None = None
+    webhook: Webhook | None = None
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _fits_its_use(self) -> ProviderSection:
+        if self.use == "http" and self.file is None:
+            raise ValueError('use = "http" needs `file`, which describes the provider')
+        if self.use == "http" and self.base_url is None:
+            raise ValueError('use = "http" needs `base_url`')
+        if self.use == "openai" and self.work is None:
+            raise ValueError('use = "openai" needs `work`: "responses" or "videos"')
+        own = self.use not in ("http", "openai")
+        if own and ":" not in self.use:
+            raise ValueError('use is "http", "openai", or a class such as "./provider.py:Provider"')
+        misplaced = {
+            "file": self.file is not None and self.use != "http",
+            "work": self.work is not None and self.use != "openai",
+            "options": bool(self.options) and not own,
+            "base_url": self.base_url is not None and own,
+            "api_key_env": self.api_key_env is not None and own,
+            "idempotent": self.idempotent and own,
+        }
+        if wrong := [name for name, is_wrong in misplaced.items() if is_wrong]:
+            advice = "; what your own class needs goes into options" if own else ""
+            raise ValueError(f'{wrong[0]} says nothing to use = "{self.use}"{advice}')
+        if self.poll_most < self.poll_first:
+            raise ValueError("poll_most is shorter than poll_first")
+        takes_key = self.api_key_env is not None or self.use == "openai"
+        in_clear = self.base_url is not None and self.base_url.startswith("http:") and not _is_loopback(self.base_url)
+        if takes_key and in_clear:
+            raise ValueError("base_url has to begin with https://, or the key would be read on the way")
+        return self
+
+
+def providers_of(sections: Mapping[str, ProviderSection], folder: Path) -> Providers:
+    """The providers that sections describe; their descriptions are read now, they are made when they are needed.
+
+    Args:
+        sections: By name.
+        folder: Where `everstep.toml` is.
+
+    Raises:
+        ConfigInvalid: A description cannot be read, or an entry of it is not what it can be.
+    """
+    return Providers({name: _entry(name, section, folder) for name, section in sections.items()})
+
+
+def _entry(name: str, section: ProviderSection, folder: Path) -> Entry:
+    description = read_description(folder / section.file) if section.file is not None else None
+    return Entry(
+        make=partial(_make, name, section, folder, description),
+        rate=None if section.rate is None else per_second(section.rate),
+        burst=section.burst,
+        poll_first_ms=round(section.poll_first * 1000),
+        poll_most_ms=round(section.poll_most * 1000),
+        check=None if section.webhook is None else _check(name, section.webhook),
+        prices=None if section.prices is None else folder / section.prices,
+    )
+
+
+def _check(name: str, webhook: StandardWebhooks | Hmac) -> Check:
+    scheme = webhook.scheme()
+
+    def check(headers: Mapping[str, str], body: bytes, now_ms: int) -> None:
+        signatures.require(name, scheme, webhook.secret_env, headers, body, now_ms=now_ms)
+
+    return check
+
+
+def _make(name: str, section: ProviderSection, folder: Path, description: Description | None) -> Provider:
+    from everstep.nodes.providers.http import HttpProvider  # httpx takes its time to import
+    from everstep.nodes.providers.openai import OpenAIProvider
+
+    settle_s = section.timeout + section.settle
+    if description is not None:
+        auth = description.auth
+        caller = _caller(name, section, section.base_url or "", section.api_key_env, auth.header, auth.prefix)
+        return HttpProvider(description, caller, idempotent=section.idempotent, settle_s=settle_s)
+    if section.work is not None:
+        variable = section.api_key_env or "OPENAI_API_KEY"
+        caller = _caller(name, section, section.base_url or OPENAI, variable)
+        return OpenAIProvider(caller, work=section.work, idempotent=section.idempotent, settle_s=settle_s)
+    return _own(name, section, folder)
+
+
+def _caller(
+    name: str,
+    section: ProviderSection,
+    base_url: str,
+    variable: str | None,
+    header: str = "authorization",
+    prefix: str = "Bearer ",
+) -> Caller:
+    from everstep.nodes.providers.calls import Caller
+
+    return Caller(name, base_url, variable, header, prefix, section.timeout, section.max_bytes)
+
+
+def _own(name: str, section: ProviderSection, folder: Path) -> Provider:
+    """A provider of a class of the user's own, which is called with its name and the options."""
+    from everstep.graphs.importing import import_graph  # which imports LangGraph
+
+    try:
+        kind = import_graph(GraphEntry(name, parse_target(section.use, folder)), folder)
+        provider: Provider = kind(name=name, **section.options)
+    except GraphLoadFailed as error:
+        raise _unusable(name, section, error.ids.get("exception") or error.message, error.next_step) from error
+    except EverstepError:
+        raise
+    except Exception as error:
+        raise _unusable(
+            name, section, f"{type(error).__name__}: {error}", "correct its class or its options"
+        ) from error
+    if lacking := [one for one in ("submit", "query") if not callable(getattr(provider, one, None))]:
+        raise _unusable(name, section, f"it has no {lacking[0]}", "subclass everstep.nodes.provider.Provider")
+    return provider
+
+
+def _unusable(name: str, section: ProviderSection, why: str, next_step: str) -> ProviderUnusable:
+    return ProviderUnusable(
+        f"the provider {name} ({section.use}) cannot be made: {why}", next_step=next_step, provider=name
+    )
