@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -49,9 +49,23 @@ def metrics(serve_at: tuple[str, int] | None, what: str | None, store_url: str, 
             return
         found = health.examine(store)
     if as_json:
-        print_json(asdict(found))
+        print_json(_plain(asdict(found)))
     else:
         click.echo(exposition(found), nl=False)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: what two names tell apart is a table of tables."""
+    if not isinstance(value, dict):
+        return value
+    plain: dict[str, Any] = {}
+    for name, member in cast("dict[Any, Any]", value).items():
+        if isinstance(name, tuple):
+            outer, inner = cast("tuple[str, str]", name)
+            plain.setdefault(outer, {})[inner] = member
+        else:
+            plain[name] = _plain(member)
+    return plain
 
 
 def _serve(store: Store, serve_at: tuple[str, int]) -> None:

@@ -312,6 +312,10 @@ def test_metrics_have_their_names_and_values(store: Store, clock: ManualClock, d
         'everstep_spans_dropped_total{destination="traces"}': 2,
         'everstep_spans_failing_seconds{destination="traces"}': 1.5,
         "everstep_overdue_schedules": 0,
+        "everstep_oldest_provider_task_seconds": 0,
+        "everstep_unpolled_provider_tasks": 0,
+        "everstep_parked_provider_events": 0,
+        "everstep_oldest_parked_event_seconds": 0,
         'everstep_webhooks{state="pending"}': 0,
         'everstep_webhooks{state="dead"}': 0,
     }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from everstep.checkpoints.health import Health
+from everstep.checkpoints.provider_health import ProviderHealth
 from everstep.checkpoints.store import Store
 from everstep.runtime.advice import Finding, on_health
 from everstep.runtime.examination import look_inside
@@ -169,6 +170,11 @@ HEALTHY = Health(
 )
 
 
+UNKNOWN = ProviderHealth({("films", "submission_unknown"): 2}, 1_000, unknown=("01", "02"))
+UNPOLLED = ProviderHealth({("films", "pending"): 4}, 1_000, unpolled=1, unpolled_tasks=("01",))
+PARKED = ProviderHealth(parked=3, oldest_parked_ms=2 * 86_400_000)
+
+
 def warnings(**values: Any) -> list[Finding]:
     """What is warned of in a record that is healthy but for these values."""
     return [finding for finding in on_health(replace(HEALTHY, **values)) if finding.level != "ok"]
@@ -179,6 +185,7 @@ def test_up_to_its_thresholds_a_record_is_healthy() -> None:
     assert warnings() == []
     assert [finding.check for finding in on_health(HEALTHY)] == ["jobs", "queue", "wal"]
     assert [finding.check for finding in on_health(replace(HEALTHY, log_size=None))] == ["jobs", "queue"]
+    assert warnings(providers=ProviderHealth({("films", "pending"): 9}, 10**9, parked=3, oldest_parked_ms=1)) == []
 
 
 @pytest.mark.parametrize(
@@ -194,6 +201,9 @@ def test_up_to_its_thresholds_a_record_is_healthy() -> None:
         ({"retries_last_hour": 101}, "retries", "101 failures", "--status retry"),
         ({"overdue": ("nightly",), "overdue_ms": 7_200_000}, "schedules", "first 2 h ago: nightly", "everstep worker"),
         ({"lease_expiries_last_hour": 11}, "expiries", "11 jobs", "what ends the workers"),
+        ({"providers": UNKNOWN}, "providers", "of 2 paid submissions nobody knows", "everstep provider link"),
+        ({"providers": UNPOLLED}, "providers", "1 provider tasks for 15 minutes after their time: 01", "everstep.toml"),
+        ({"providers": PARKED}, "providers", "3 events of providers found no task, the oldest for 2 d", "events"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
