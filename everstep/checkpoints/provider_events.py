@@ -142,12 +142,14 @@ def replay(connection: Connection, event: StoredEvent, *, actor: str, now: int) 
 
 
 def apply_parked(connection: Connection, task: ProviderTask, *, actor: str, now: int) -> ProviderTask:
-    """Tell a task that learned its provider's id, and is locked, what was parked for it.
+    """Tell a task that is locked, and that its provider may have now, what was parked for it.
 
     Returns:
         The task as it is then.
     """
-    its = or_(table.c.provider_task_id == task.provider_task_id, table.c.provider_key == task.provider_key)
+    its = table.c.provider_key == task.provider_key
+    if task.provider_task_id is not None:
+        its = or_(its, table.c.provider_task_id == task.provider_task_id)
     parked = (table.c.state == "parked", table.c.provider == task.provider, its)
     rows = connection.execute(_WITH_TASK.where(*parked).order_by(table.c.id)).mappings().all()
     for row in rows:

@@ -73,10 +73,10 @@ def settle(
         return Reconciled(task, changed=False)
     if status.is_final:
         return Reconciled(finish(connection, task, status, source=source, actor=actor, now=now), True, learned=learned)
-    grown = max(task.progress or 0, percent(status.progress) or 0) or task.progress
-    if grown == task.progress:
+    progress = _percent(status.progress)
+    if progress is None or progress <= (-1 if task.progress is None else task.progress):
         return Reconciled(task, learned, learned=learned)
-    return Reconciled(write(connection, task, now=now, progress=grown), changed=True, learned=learned)
+    return Reconciled(write(connection, task, now=now, progress=progress), changed=True, learned=learned)
 
 
 def finish(
@@ -149,8 +149,7 @@ def keep(connection: Connection, task: ProviderTask, what: str, told: dict[str, 
     connection.execute(insert(evidence).values(**row))
 
 
-def percent(progress: int | None) -> int | None:
-    """Progress between 0 and 100."""
+def _percent(progress: int | None) -> int | None:
     return None if progress is None else max(0, min(100, progress))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, cast, get_args
 
-from everstep.credentials import without_secrets
+from everstep.credentials import REDACTED, names_secret, without_secrets
 
 State = Literal["pending", "succeeded", "failed"]
 STATES: Final[tuple[State, ...]] = get_args(State)
@@ -76,7 +76,8 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, Mapping):
-        return {name: _clean(member) for name, member in cast("Mapping[str, Any]", value).items()}
+        members = cast("Mapping[str, Any]", value).items()
+        return {name: REDACTED if isinstance(one, str) and names_secret(name) else _clean(one) for name, one in members}
     if isinstance(value, list | tuple):
         return [_clean(member) for member in cast("list[Any]", value)]
     return value

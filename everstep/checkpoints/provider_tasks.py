@@ -144,7 +144,8 @@ def unknown(connection: Connection, task: ProviderTask, *, now: int) -> Provider
     task = lock(connection, task)
     if task.state != "submitting":
         return task
-    return settlement.write(connection, task, now=now, state="submission_unknown")
+    task = settlement.write(connection, task, now=now, state="submission_unknown")
+    return provider_events.apply_parked(connection, task, actor="submit", now=now)
 
 
 def not_accepted(connection: Connection, task: ProviderTask, *, now: int) -> ProviderTask:

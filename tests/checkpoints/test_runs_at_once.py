@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,7 +23,8 @@ from everstep.errors import JobStateConflict
 from everstep.runtime.settle import Outcome, settle
 from tests.support.postgres import fresh_postgres
 from tests.support.record import begin_running
-from tests.support.waiting import Halt, until
+from tests.support.transactions import Held, stands
+from tests.support.waiting import Halt
 
 THREAD = "019ad000-0000-7000-8000-000000000001"
 
@@ -62,31 +63,6 @@ def settle_in(connection: Connection, job: Job, outcome: Outcome) -> Job:
 def settle_as(store: Store, job: Job, outcome: Outcome) -> Future[Job]:
     """Settle a leg."""
     return store.write(lambda connection: settle_in(connection, job, outcome))
-
-
-def stands(store: Store, future: Future[Any]) -> None:
-    """Wait until an operation of another transaction is done, or waits for a lock."""
-    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-    until(lambda: future.done() or store.read(lambda c: c.exec_driver_sql(waiting).scalar_one()), "its end or a lock")
-
-
-class Held:
-    """A transaction of one process that has done its work and is not committed yet."""
-
-    def __init__(self, store: Store, operation: Callable[[Connection], Any]) -> None:
-        self._halt = Halt()
-
-        def both(connection: Connection) -> Any:
-            result = operation(connection)
-            self._halt.stand()
-            return result
-
-        self._done = store.write(both)
-        self._halt.wait_until_reached()
-
-    def commit(self) -> Any:
-        self._halt.release()
-        return self._done.result()
 
 
 def test_the_turn_is_not_given_to_a_waiter_that_is_cancelled_at_that_moment(store: Store, beside: Store) -> None:
