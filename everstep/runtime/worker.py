@@ -44,6 +44,7 @@ from everstep.runtime.isolation import IsolatedRun
 from everstep.runtime.leg import service_version
 from everstep.runtime.leg_spans import DeadLegs
 from everstep.runtime.node_threads import NodeThreads
+from everstep.runtime.observation import Observation
 from everstep.runtime.outage import RecordOutage
 from everstep.runtime.probes import Probes
 from everstep.runtime.run import Listener, Run, Surroundings, about
@@ -180,6 +181,9 @@ class Worker:
         heartbeat = Heartbeat(self._store, self.id, self._lease_ms, self._held, self._on_beat, self._outage)
         dead_letters = DeadLetters(self._store, self._policies.dead_letters.webhook, randomness=self._randomness)
         webhooks = Deliveries(self._store, self._policies.webhooks, randomness=self._randomness, name=self.id)
+        observation = Observation(
+            self._store, self._providers, randomness=self._randomness, name=self.id, measures=self._measures
+        )
         lag = asyncio.create_task(measuring.watch(self._measures, self._outage)) if self._measures.is_on else None
         self._measures.add(metric_names.SLOTS, self._concurrency)
         expiry = Expiry(self._store, self._graphs.storage.sweep_minutes, self._graphs.storage.sweep_limit)
@@ -187,6 +191,7 @@ class Worker:
         dead_letters.start()
         expiry.start()
         webhooks.start()
+        observation.start()
         exporter = self._exporter()
         if exporter is not None:
             exporter.start()
@@ -227,6 +232,7 @@ class Worker:
             await asyncio.to_thread(heartbeat.stop)
             await asyncio.to_thread(dead_letters.stop)
             await asyncio.to_thread(expiry.stop)
+            await asyncio.to_thread(observation.stop)
             ends = [webhooks.stop, self._measures.close, *([] if exporter is None else [exporter.stop])]
             await asyncio.gather(*(asyncio.to_thread(end) for end in ends))  # a dead endpoint is waited for once
             self._tracing.shutdown()
