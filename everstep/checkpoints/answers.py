@@ -179,7 +179,10 @@ def _middleware_answer(value: Mapping[str, Any], decision: str, answer: Any, rea
     extra = {"argument_digest": value["argument_digest"]} if "argument_digest" in value else {}
     allowed = _allowed_for_actions(value)
     if isinstance(answer, Mapping) and "decisions" in answer:
-        _check_decisions(cast("Mapping[str, Any]", answer)["decisions"], allowed)
+        decisions = cast("Mapping[str, Any]", answer)["decisions"]
+        _check_decisions(decisions, allowed)
+        if _is_approval(value):
+            _check_edit(actions[0], decisions[0].get("edited_action"))
         return {**cast("dict[str, Any]", answer), **extra}
     if not all(decision in some for some in allowed):
         raise ReviewAnswerInvalid(
@@ -196,6 +199,8 @@ def _middleware_answer(value: Mapping[str, Any], decision: str, answer: Any, rea
         edited = cast("Mapping[str, Any]", answer)
         named = set(edited) == {"name", "args"}
         one["edited_action"] = dict(edited) if named else {"name": actions[0].get("name"), "args": dict(edited)}
+        if _is_approval(value):
+            _check_edit(actions[0], one["edited_action"])
     elif decision == "respond":
         if answer is MISSING and reason is None:
             raise ReviewAnswerInvalid("respond needs a value", next_step="give it with --value JSON")
@@ -224,6 +229,23 @@ def _check_decisions(decisions: Any, allowed: list[set[str]]) -> None:
                 f"decisions[{index}] edits without an edited_action",
                 next_step='give {"type": "edit", "edited_action": {"name": …, "args": {…}}}',
             )
+
+
+def _is_approval(request: Mapping[str, Any]) -> bool:
+    """Whether an effect asks, which is called with just the arguments of the answer."""
+    return isinstance(request.get("approval"), Mapping)
+
+
+def _check_edit(action: Mapping[str, Any], edited: Mapping[str, Any] | None) -> None:
+    """An edit names the same action and all of its arguments, and no others."""
+    if edited is None:
+        return
+    names, args = set(cast("Mapping[str, Any]", action["args"])), edited.get("args")
+    if edited.get("name", action["name"]) != action["name"] or not isinstance(args, Mapping) or set(args) != names:  # pyright: ignore[reportUnknownArgumentType]
+        raise ReviewAnswerInvalid(
+            f"an edit of {action['name']} gives all of its arguments, and no others",
+            next_step=f"give an object with: {', '.join(sorted(names))}",
+        )
 
 
 def _inbox_answer(decision: str, answer: Any, reason: str | None) -> dict[str, Any]:

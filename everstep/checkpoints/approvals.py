@@ -9,6 +9,7 @@ did not happen; while nobody can say, it stays reserved.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,10 +185,10 @@ def settled(connection: Connection, effect_key: str, *, happened: bool, now: int
         connection.execute(delete(table).where(mine))
 
 
-def of_job(connection: Connection, job_id: int) -> dict[int, Use]:
-    """What a job's approvals were used for, by the row id of the review."""
-    rows = connection.execute(select(table).where(table.c.job_id == job_id).order_by(table.c.id)).mappings()
-    return {row["review_id"]: Use(**row) for row in rows}
+def uses(connection: Connection, review_ids: Collection[int]) -> dict[int, Use]:
+    """What answers were used for, by the row ids of their reviews; those that were not are missing."""
+    query = select(table).where(table.c.review_id.in_(tuple(review_ids)))
+    return {row["review_id"]: Use(**row) for row in connection.execute(query).mappings()}
 
 
 def _fingerprint(connection: Connection, job_id: int) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, bindparam, func, select, update
 
-from everstep.checkpoints import answers, effects, jobs, policy, waits
+from everstep.checkpoints import answers, approvals, effects, jobs, policy, waits
 from everstep.checkpoints.database import has_id, insert_or_ignore
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.schema import agent_jobs
@@ -228,6 +228,7 @@ def answer(
             result=None if value is answers.MISSING else value,
             now=now,
         )
+        approvals.settled(connection, review.subject, happened=decision == "approve", now=now)
     if review.kind == "budget" and decision == "approve":
         from everstep.checkpoints import budgets
 

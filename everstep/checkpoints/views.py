@@ -1,18 +1,22 @@
-"""Effects, reviews, steps and dead letters as JSON, whose fields other programs rely on; a job is in `job_view`."""
+"""Effects, reviews, steps, dead letters and messages as JSON, whose fields other programs rely on; a job is in `job_view`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from everstep.checkpoints import job_view
+from everstep.checkpoints import approvals, job_view
 from everstep.checkpoints.answers import choices
 from everstep.clock import rfc3339
 from everstep.observability.identity import trace_id
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from everstep.checkpoints.approvals import Use
+    from everstep.checkpoints.deliveries import Delivery
     from everstep.checkpoints.effects import Effect
     from everstep.checkpoints.job import Job
     from everstep.checkpoints.reviews import Review
@@ -40,11 +44,32 @@ def effect(one: Effect) -> dict[str, Any]:
     }
 
 
-def review(one: Review, job_id: str) -> dict[str, Any]:
+def delivery(one: Delivery) -> dict[str, Any]:
+    """A message to a webhook, without its body."""
+    return {
+        "id": one.public_id,
+        "job": one.job,
+        "url": one.url,
+        "state": one.state,
+        "tries": one.tries,
+        "next_try_at": rfc3339(one.next_try_at) if one.state == "pending" else None,
+        "last_error": one.last_error,
+        "created_at": rfc3339(one.created_at),
+        "delivered_at": rfc3339(one.delivered_at),
+    }
+
+
+def reviews(connection: Connection, found: Sequence[tuple[Review, str]]) -> list[dict[str, Any]]:
+    """Reviews, each with the public id of its job, and what their answers were used for."""
+    uses = approvals.uses(connection, [one.id for one, _ in found])
+    return [review(one, job_id, uses.get(one.id)) for one, job_id in found]
+
+
+def review(one: Review, job_id: str, use: Use | None = None) -> dict[str, Any]:
     """A review of the job with this public id.
 
-    `value` is what is asked. `argument_digest` is its digest: of a question that `review()` asked the very one that is
-    in it, to which the answer is bound.
+    `value` is what is asked. `argument_digest` is its digest: of a question that `review()` or an effect asked the very
+    one that is in it, to which the answer is bound. `used_for` is the effect that an approval was used for.
     """
     answer = None
     if one.status == "answered":
@@ -64,7 +89,20 @@ def review(one: Review, job_id: str) -> dict[str, Any]:
         "argument_digest": argument_digest(one),
         "choices": choices(one.kind, one.value),
         "answer": answer,
+        "used_for": None if use is None else _use(use),
         "created_at": rfc3339(one.created_at),
+    }
+
+
+def _use(use: Use) -> dict[str, Any]:
+    return {
+        "effect": use.action,
+        "key": use.effect_key,
+        "state": use.state,
+        "argument_digest": use.argument_digest,
+        "fingerprint": use.fingerprint,
+        "reserved_at": rfc3339(use.reserved_at),
+        "consumed_at": rfc3339(use.consumed_at),
     }
 
 
@@ -127,6 +165,7 @@ def evidence(store: Store, job: Job) -> dict[str, Any]:
     """All that is known of a dead letter."""
     whole = job_view.of(job)
     error: dict[str, Any] = whole["error"] or {}
+    asked = [(one, job.public_id) for one in store.reviews(job)]
     legs = range(job.claim_no, max(job.claim_no - LEGS, 0), -1)
     return {
         **letter(job),
@@ -135,7 +174,7 @@ def evidence(store: Store, job: Job) -> dict[str, Any]:
         "chain": error.get("chain", []),
         "steps": list(steps(store, job, STEPS)),
         "effects": [effect(one) for one in store.effects(job)],
-        "reviews": [review(one, job.public_id) for one in store.reviews(job)],
+        "reviews": store.read(lambda connection: reviews(connection, asked)),
         "evidence": store.evidence(job),
         "events": store.events(job),
         "session": job.thread_id,

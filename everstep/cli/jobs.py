@@ -11,6 +11,7 @@ from everstep.cli.acceptance import acceptance_lines, acceptance_view
 from everstep.cli.budget import budget_lines
 from everstep.cli.legs import leg_lines, legs_view
 from everstep.cli.options import json_option, opened, store_option
+from everstep.cli.paid import paid_lines
 from everstep.cli.views import (
     STATUS_COLOURS,
     effect_view,
@@ -18,7 +19,7 @@ from everstep.cli.views import (
     job_view,
     next_action,
     print_json,
-    review_view,
+    review_views,
     text,
 )
 from everstep.clock import rfc3339
@@ -76,7 +77,7 @@ def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
 
     JOB is an id, or its first characters as long as they fit one job only.
     """
-    from everstep.checkpoints import trigger_events
+    from everstep.checkpoints import paid_view, trigger_events
 
     links = Links()
     with opened(store_url) as store:
@@ -86,13 +87,16 @@ def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
         newest = None if all_effects else SHOWN_EFFECTS
         view["effects"] = [effect_view(effect) for effect in store.effects(job, newest=newest)]
         view["effects_count"] = store.effect_count(job)
-        view["reviews"] = [review_view(review, job.public_id) for review in reviews]
+        view["reviews"] = review_views(store, [(review, job.public_id) for review in reviews])
         view["evidence"] = store.evidence(job)
         view["acceptance"] = acceptance_view(job, view["evidence"])
         view["events"] = store.events(job)
         view["trigger"] = store.read(lambda connection: trigger_events.start_of(connection, job.id))
+        view["paid"] = store.read(lambda connection: paid_view.of(connection, job))
         view["legs"] = legs_view(store, job, links)
-        view["next_action"] = next_action(job, reviews, store.services_out(job))
+        waits = store.waits(job)
+        view["waits"] = [wait.view() for wait in waits]
+        view["next_action"] = next_action(job, reviews, store.services_out(job), waits)
     if as_json:
         print_json(view)
     else:
@@ -125,6 +129,8 @@ def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
         click.echo(f"trigger    {text(trigger['trigger'])} ({trigger['source']}), event {trigger['id']}{since}")
     if view["thread_id"] != view["id"]:
         click.echo(f"thread     {view['thread_id']}")
+    for line in paid_lines(view["paid"]):
+        click.echo(line)
     click.echo(f"key        {harmless(view['idempotency_key'])}")
     click.echo(f"input      {text(view['input'])}")
     if view["result"] is not None:
@@ -140,6 +146,7 @@ def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
     for title, rows in (
         (f"effects{left_out}", [_effect_line(effect) for effect in view["effects"]]),
         ("reviews", [_review_line(review) for review in view["reviews"]]),
+        ("waits", [_wait_line(wait) for wait in view["waits"]]),
         ("evidence", [f"{row['at']}  {row['kind']}: {text(row['detail'], 160)}" for row in view["evidence"]]),
         ("history", [_event_line(event) for event in view["events"]]),
         ("traces", leg_lines(view["legs"], view["id"]) if with_legs else []),
@@ -160,7 +167,15 @@ def _effect_line(effect: dict[str, Any]) -> str:
 def _review_line(review: dict[str, Any]) -> str:
     answer = review["answer"]
     how = f"{answer['decision']} by {answer['by']}" if answer else review["status"]
-    return f"{review['id']}  {review['kind']}: {how}  {text(review['value'], 100)}"
+    use = review["used_for"]
+    used = f", {use['state']} by {text(use['effect'])}" if use else ""
+    return f"{review['id']}  {review['kind']}: {how}{used}  {text(review['value'], 100)}"
+
+
+def _wait_line(wait: dict[str, Any]) -> str:
+    what = "" if wait["signal"] is None else f"for {text(wait['signal'], 120)} "
+    until = "" if wait["until"] is None else f"until {wait['until']} "
+    return f"{wait['state']:<9}  {what}{until}since {wait['since']}"
 
 
 def _event_line(event: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 
 from everstep.cli.options import json_option, opened, parse_json, store_option
-from everstep.cli.views import harmless, print_json, review_view, short_error, text
+from everstep.cli.views import harmless, print_json, review_views, short_error, text
 
 value_option = click.option("--value", metavar="JSON", help="The value that goes with the answer.")
 reason_option = click.option("--reason", metavar="TEXT", help="Why, in your words; it is kept with the answer.")
@@ -29,7 +29,8 @@ def review(context: click.Context, store_url: str, as_json: bool) -> None:
 
 def _list(store_url: str, as_json: bool) -> None:
     with opened(store_url) as store:
-        views = [review_view(found, store.job_by_row(found.job_id).public_id) for found in store.reviews()]
+        found = [(review, store.job_by_row(review.job_id).public_id) for review in store.reviews()]
+        views = review_views(store, found)
     if as_json:
         print_json(views)
         return
@@ -78,7 +79,7 @@ def show(context: click.Context, review_id: str, store_url: str, as_json: bool) 
     store_url, as_json = _options(context, store_url, as_json)
     with opened(store_url) as store:
         found = store.review(review_id)
-        view = review_view(found, store.job_by_row(found.job_id).public_id)
+        view = review_views(store, [(found, store.job_by_row(found.job_id).public_id)])[0]
     if as_json:
         print_json(view)
         return
@@ -88,6 +89,9 @@ def show(context: click.Context, review_id: str, store_url: str, as_json: bool) 
     click.echo(harmless(json.dumps(view["value"], indent=2, ensure_ascii=False), keep_lines=True))
     if view["answer"]:
         click.echo(f"answer  {harmless(json.dumps(view['answer'], ensure_ascii=False))}")
+        if use := view["used_for"]:
+            when = use["consumed_at"] or f"since {use['reserved_at']}"
+            click.echo(f"used    {use['state']} by {text(use['effect'])} {when}, effect {use['key']}")
         return
     click.echo("\nanswers")
     for decision, meaning in view["choices"].items():
@@ -116,8 +120,9 @@ def _answering(decision: str, help_text: str) -> Callable[..., None]:
         given = {} if value is None else {"value": parse_json(value, "--value")}
         with opened(store_url) as store:
             answered, job = store.answer(review_id, decision, reason=reason, by=by, **given)
+            view = review_views(store, [(answered, job.public_id)])[0]
         if as_json:
-            print_json({**review_view(answered, job.public_id), "job_status": job.status})
+            print_json({**view, "job_status": job.status})
         else:
             click.echo(
                 f"{answered.public_id} {answered.decision} by {text(answered.answered_by)};"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
     from everstep.checkpoints.reviews import Review
     from everstep.checkpoints.services import Service
+    from everstep.checkpoints.store import Store
+    from everstep.checkpoints.waits import Wait
 
 STATUS_COLOURS = {
     "pending": "cyan",
@@ -53,20 +55,21 @@ def effect_view(effect: Effect) -> dict[str, Any]:
     return views.effect(effect)
 
 
-def review_view(review: Review, job_id: str) -> dict[str, Any]:
-    """A review, as `show --json` and `review --json` give it; see `checkpoints.views`."""
+def review_views(store: Store, reviews: Sequence[tuple[Review, str]]) -> list[dict[str, Any]]:
+    """Reviews with the ids of their jobs, as `show --json` and `review --json` give them; see `checkpoints.views`."""
     from everstep.checkpoints import views
 
-    return views.review(review, job_id)
+    return store.read(lambda connection: views.reviews(connection, reviews))
 
 
-def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = ()) -> str:
+def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = (), waits: Sequence[Wait] = ()) -> str:
     """What a person can do about the job now.
 
     Args:
         job: The job.
         reviews: Its reviews.
         out: The services it needs that are out.
+        waits: What its nodes wait for.
     """
     if job.status in ("pending", "retry") and out:
         names = " and ".join(f"{service.name} ({service.symptom})" for service in out)
@@ -77,6 +80,13 @@ def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = ()) ->
     open_ = [review for review in reviews if review.status == "open"]
     if job.status == "pending" and job.waits_for_its_turn:
         return f"nothing: it begins when the job before it on thread {job.thread_id} is over"
+    waiting = [wait for wait in waits if wait.state == "open"]
+    if job.status == "pending" and waiting and job.next_run_at > waiting[0].created_at:
+        told = "; ".join(wait.told() for wait in waiting)
+        signal = next(
+            (wait.signal for wait in waiting if wait.signal and not wait.signal.startswith("everstep.")), None
+        )
+        return f"nothing: it waits {told}" + ("" if signal is None else f" (now: everstep emit {signal})")
     if job.status == "pending":
         return "a worker will take it: everstep worker"
     if job.status == "running":

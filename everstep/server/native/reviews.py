@@ -12,6 +12,7 @@ from everstep.checkpoints import answers, job_pages, payload, reviews, views
 from everstep.checkpoints.json_filters import check_storable
 from everstep.checkpoints.replies import Reply
 from everstep.errors import ReviewChanged
+from everstep.server.bodies import JsonRoute, apart
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import Body, Cursor, Limit, shows
@@ -26,7 +27,7 @@ from everstep.server.native.shown import (
 from everstep.server.once import AskedOnce
 from everstep.server.texts import Text
 
-router = APIRouter(prefix="/everstep/reviews", tags=["reviews"])
+router = APIRouter(prefix="/everstep/reviews", tags=["reviews"], route_class=JsonRoute)
 
 
 class ReviewAnswer(Body):
@@ -62,7 +63,7 @@ async def list_reviews(
             behind=seen.row_id(cursor),
             limit=limit,
         )
-        found = [views.review(review, public_id) for review, public_id in page.items]
+        found = views.reviews(connection, page.items)
         return {"reviews": found, "next_cursor": None if page.following is None else str(page.following)}
 
     return seen.answer(await served.store.aread(look))
@@ -74,7 +75,7 @@ async def get_review(review_id: str, served: ServedBy, caller: CalledBy) -> Resp
 
     def look(connection: Connection) -> dict[str, Any]:
         review, job = seen.review(connection, caller, review_id)
-        return views.review(review, job.public_id)
+        return views.reviews(connection, [(review, job.public_id)])[0]
 
     return seen.answer(await served.store.aread(look))
 
@@ -90,8 +91,8 @@ async def answer_review(
     """
     value = body.value if "value" in body.model_fields_set else answers.MISSING
     if value is not answers.MISSING:
-        payload.check_payload(value)
-        check_storable(value, "value")
+        await apart(payload.check_payload, value)
+        await apart(check_storable, value, "value")
 
     def write(connection: Connection) -> Reply:
         review, _ = seen.review(connection, caller, review_id)

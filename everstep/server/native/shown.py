@@ -31,6 +31,17 @@ class Account(BaseModel):
     remaining: Limits
 
 
+class WaitShown(BaseModel):
+    """What a node waits for."""
+
+    signal: str | None = Field(description="Null: for the moment alone.")
+    until: Moment | None
+    state: Literal["open", "met", "over"]
+    node: str | None
+    since: Moment
+    decided_at: Moment | None
+
+
 class JobShown(BaseModel):
     """A job."""
 
@@ -66,11 +77,40 @@ class JobShown(BaseModel):
     result_digest: str | None
 
 
+class PaidTask(BaseModel):
+    """A paid piece of work at a provider, as the user sees it."""
+
+    id: str
+    provider: str
+    submission_key: str
+    generation: int
+    state: Literal["created", "submitting", "submission_unknown", "pending", "succeeded", "failed"]
+    progress: int | None = Field(description="Percent.")
+    error: Any
+    submitted_at: Moment | None
+    finished_at: Moment | None
+
+
+class Paid(BaseModel):
+    """The paid work of a job: what an interface needs to show it again after a reload."""
+
+    stage: Literal["submitting", "unknown", "working", "keeping", "presenting", "asking", "done", "failed"]
+    request: Any = Field(description="What the provider was asked for last.")
+    price: dict[str, Any] | None = Field(description="Of the last task: `amount`, `currency`, `text`, `lines`, ….")
+    charged: int = Field(description="In the currency's smallest unit.")
+    refunded: int
+    currency: str | None
+    tasks: list[PaidTask]
+    artefacts: list[Any] = Field(description="What was made, when the job has kept it.")
+
+
 class JobDetail(JobShown):
     """A job, and what it waits for."""
 
     open_reviews: list[str] = Field(description="Ids of its questions that wait for a person.")
     waits_for: list[str] = Field(description="Services it needs that are out.")
+    waits: list[WaitShown] = Field(description="Signals and moments its nodes wait for.")
+    paid: Paid | None = Field(description="Its paid work at providers.")
 
 
 class JobCreated(JobDetail):
@@ -154,6 +194,18 @@ class Answer(BaseModel):
     at: Moment
 
 
+class UseShown(BaseModel):
+    """The effect that an approval was used for."""
+
+    effect: str
+    key: str
+    state: Literal["reserved", "consumed"] = Field(description="`consumed` when the effect is known to have happened.")
+    argument_digest: str = Field(description="That of the arguments it was called with.")
+    fingerprint: str | None = Field(description="That of the graph the approval was given for.")
+    reserved_at: Moment
+    consumed_at: Moment | None
+
+
 class ReviewShown(BaseModel):
     """A question only a person can answer."""
 
@@ -165,6 +217,7 @@ class ReviewShown(BaseModel):
     argument_digest: str = Field(description="Tells whether the question is still the one that was seen.")
     choices: dict[str, str] = Field(description="The decisions it takes, and what each would do.")
     answer: Answer | None
+    used_for: UseShown | None = Field(description="The effect that the approval was used for.")
     created_at: Moment
 
 
@@ -216,6 +269,33 @@ class LetterList(BaseModel):
     """A page of dead letters, the newest failure first."""
 
     dead_letters: list[LetterShown]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null: this is the last.")
+
+
+class DeliveryShown(BaseModel):
+    """A message to a webhook."""
+
+    id: str = Field(description="The message's `webhook-id`, the same whenever it is sent.")
+    job: str = Field(description="The job it is about.")
+    url: str
+    state: Literal["pending", "delivered", "dead"] = Field(description="`dead`: it was given up.")
+    tries: int = Field(description="How often sending it began, since it was queued or replayed.")
+    next_try_at: Moment | None
+    last_error: str | None
+    created_at: Moment
+    delivered_at: Moment | None
+
+
+class DeliveryDetail(DeliveryShown):
+    """A message with its body."""
+
+    body: dict[str, Any]
+
+
+class DeliveryList(BaseModel):
+    """A page of messages, newest first."""
+
+    deliveries: list[DeliveryShown]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null: this is the last.")
 
 
