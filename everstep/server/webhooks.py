@@ -63,7 +63,7 @@ class Refusals:
         logger.warning("%d webhooks of %s were refused, the last one: %s", number, provider, error.message)
 
 
-_refusals = Refusals()
+refusals = Refusals()
 
 
 @router.post("/{provider}", openapi_extra=_BODY, responses=shows(WebhookTaken, "It is stored, and what follows of it."))
@@ -124,7 +124,7 @@ async def _genuine(provider: str, request: Request, served: Served) -> ProviderE
     try:
         return served.providers.webhook(provider, headers, bytes(body), now_ms=served.store.clock.now_ms())
     except EventRefused as error:
-        _refusals.tell(provider, error)
+        refusals.tell(provider, error)
         raise EventRefused("the message is not known to be genuine", provider=provider) from None
     except ProviderUnusable as error:  # its text is for whoever runs the server
         logger.error("%s", error)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from everstep.checkpoints.store import Store
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.nodes.providers.registry import Providers
 from everstep.runtime.worker import Worker
 from everstep.server.app import create_app
 from everstep.server.context import Settings
@@ -25,6 +26,7 @@ def live(
     work: bool = True,
     policies: Policies | None = None,
     settings: Settings | None = None,
+    providers: Providers | None = None,
 ) -> Generator[str]:
     """Serve while entered; gives the address.
 
@@ -34,12 +36,14 @@ def live(
         work: Whether a worker runs the jobs, in a thread of its own.
         policies: What `everstep.toml` says.
         settings: How the server answers.
+        providers: The providers of paid work.
     """
     listening = listen("127.0.0.1", 0)
     host, port = listening.getsockname()
-    worker = Worker(store, graphs, policies=policies, concurrency=8) if work else None
+    worker = Worker(store, graphs, policies=policies, providers=providers, concurrency=8) if work else None
     parts = [WorkerThread(worker, lambda: None)] if worker else []
-    serving = Serving(create_app(store, graphs, policies=policies, settings=settings), listening, parts, grace_s=1)
+    app = create_app(store, graphs, policies=policies, settings=settings, providers=providers)
+    serving = Serving(app, listening, parts, grace_s=1)
     ready = threading.Event()
     thread = threading.Thread(target=serving.run, args=(ready.set,), name="server", daemon=True)
     thread.start()

@@ -16,6 +16,7 @@ from everstep.checkpoints import api_keys
 from everstep.checkpoints.store import Store
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.nodes.providers.registry import Providers
 from everstep.runtime.worker import Worker
 from everstep.server.app import create_app
 from everstep.server.context import Settings
@@ -41,11 +42,17 @@ def agent(halt: Halt | None = None) -> Any:
 
 
 def app_on(
-    store: Store, graph: Any = None, *, policies: Policies | None = None, **settings: Any
+    store: Store,
+    graph: Any = None,
+    *,
+    policies: Policies | None = None,
+    providers: Providers | None = None,
+    **settings: Any,
 ) -> tuple[FastAPI, GraphCatalogue]:
     """An application with one graph, `agent`, and the catalogue a worker runs it from."""
     graphs = GraphCatalogue.from_graphs({"agent": graph if graph is not None else agent()})
-    return create_app(store, graphs, policies=policies, settings=Settings(**{"key_memory_s": 0.0, **settings})), graphs
+    given = Settings(**{"key_memory_s": 0.0, **settings})
+    return create_app(store, graphs, policies=policies, settings=given, providers=providers), graphs
 
 
 @asynccontextmanager
