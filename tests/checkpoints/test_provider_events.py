@@ -47,6 +47,7 @@ def test_an_event_settles_its_task(store: Store) -> None:
     task = submitted(store)
     taken = send(store, FAILED, provider_task_id="film-1")
     assert (taken.state, taken.duplicate, taken.changed) == ("applied", False, True)
+    assert taken.task is not None
     assert taken.task == again(store, task)
     assert (taken.task.state, taken.task.settled_by) == ("failed", "webhook")
     assert balance(store) == 500

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from everstep.checkpoints import rate_limits
 from everstep.checkpoints.store import Store
+from tests.support.ending import AT_END
 from tests.support.machines import machine_settings
 
 NOW = 1_800_000_000_000_000
@@ -133,5 +134,5 @@ def shared_store(factory: pytest.TempPathFactory) -> Store:
     """One record for all examples, as each is undone."""
     folder = factory.getbasetemp()
     if folder not in _STORES:
-        _STORES[folder] = Store.open(f"sqlite:///{folder}/rates.db")
+        _STORES[folder] = AT_END.enter_context(Store.open(f"sqlite:///{folder}/rates.db"))
     return _STORES[folder]

@@ -37,7 +37,8 @@ def create(store: Store, amount: int = 200, **different: Any) -> tuple[ProviderT
     """Make a task, or find it."""
     asked: dict[str, Any] = {"owner": OWNER, "submission_key": "cat", "generation": 1, "job": "job"}
     asked |= {"provider": PROVIDER, "request": REQUEST, "quote": price(amount), "now": store.clock.now_ms()}
-    return store.write(lambda c: provider_tasks.create(c, **{**asked, "actor": "test", **different})).result()
+    asked |= {"actor": "test", **different}
+    return store.write(lambda c: provider_tasks.create(c, **asked)).result()
 
 
 def submitted(store: Store, provider_task_id: str | None = "film-1", **different: Any) -> ProviderTask:
