@@ -150,7 +150,10 @@ def permission(attempt: Attempt, key: str, call: Call, standing: Standing) -> Ge
             return Refusal(error, _changed_before(call, key, standing))
     if not refused:
         unused = yield Write(lambda connection: approvals.unused(connection, attempt.job_id, call.name))
-        refused = _what_changed(attempt, call, unused, fingerprint)
+        earlier = [question for subject, question in unused.items() if subject not in attempt.consulted]
+        if standing.held is not None:
+            earlier.append(standing.held.question)
+        refused = _what_changed(call, earlier[-1], fingerprint) if earlier else ""
     value = question(call, fingerprint, refused)
     asked = approvals.question_id(key, digest, fingerprint, len(standing.given))
     return Refusal(GraphInterrupt((Interrupt(value=value, id=asked),)), _changed_before(call, key, standing))
@@ -270,19 +273,11 @@ def _changed_before(call: Call, key: str, standing: Standing) -> Changes:
         return UNCHANGED
 
 
-def _what_changed(attempt: Attempt, call: Call, unused: Mapping[str, Any], fingerprint: str | None) -> str:
-    """Why an earlier answer about the same action counts for nothing; empty if there is none."""
-    shown = call.shown()
-    for subject, asked in reversed(list(unused.items())):
-        if subject in attempt.consulted:
-            continue  # that of another call of this run
-        if asked["approval"].get("fingerprint") != fingerprint:
-            return "an earlier answer was given for the graph before it changed"
-        before: dict[str, Any] = asked["action_requests"][0]["args"]
-        names = [name for name in shown if loose_digest(shown[name]) != loose_digest(before.get(name))]
-        return (
-            f"an earlier answer was given for other arguments ({', '.join(names)})"
-            if names
-            else ("an earlier answer was given for another call")
-        )
-    return ""
+def _what_changed(call: Call, asked: Mapping[str, Any], fingerprint: str | None) -> str:
+    """Why the answer to an earlier question about the same action counts for nothing."""
+    if asked["approval"].get("fingerprint") != fingerprint:
+        return "an earlier answer was given for the graph before it changed"
+    shown, before = call.shown(), asked["action_requests"][0]["args"]
+    names = [name for name in shown if loose_digest(shown[name]) != loose_digest(before.get(name))]
+    what = f"other arguments ({', '.join(names)})" if names else "another call"
+    return f"an earlier answer was given for {what}"
