@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import Connection, and_, func, insert, not_, or_, select, true, update
+from sqlalchemy import Connection, RowMapping, Select, and_, func, insert, not_, or_, select, true, update
 
+from everstep.checkpoints import large_texts
 from everstep.checkpoints.database import has_id, notify
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.schema import agent_jobs
@@ -68,7 +69,13 @@ class Delivery:
 
 
 _COLUMNS = [agent_jobs.c.public_id.label("job"), *(column for column in table.c if column.name != "job_id")]
-_WITH_JOB = select(*_COLUMNS).join(agent_jobs, agent_jobs.c.id == table.c.job_id)
+_WITH_JOB = select(*_COLUMNS, agent_jobs.c.thread_id).join(agent_jobs, agent_jobs.c.id == table.c.job_id)
+
+
+def _delivery(connection: Connection, row: RowMapping) -> Delivery:
+    known = dict(row)
+    known["body_json"] = large_texts.whole(connection, known.pop("thread_id"), known["body_json"])
+    return Delivery(**known)
 
 
 def check_url(url: str) -> None:
@@ -108,7 +115,10 @@ def queue(connection: Connection, job: Job, url: str, body: Mapping[str, Any], *
         The message's id.
     """
     message_id = uuid7(now)
-    row = {"public_id": message_id, "job_id": job.id, "url": url, "body_json": json.dumps(body)}
+    text = json.dumps(body)
+    if job.run_json is not None:  # it holds a state that the thread's other rows hold as well
+        text = large_texts.kept(connection, job.thread_id, text)
+    row = {"public_id": message_id, "job_id": job.id, "url": url, "body_json": text}
     connection.execute(insert(table).values(**row, next_try_at=now, created_at=now))
     notify(connection, TOPIC)
     return message_id
@@ -154,7 +164,7 @@ def tell_of_run(connection: Connection, job: Job, run: Mapping[str, Any], *, now
         "run_started_at": rfc3339(run["started_at"]),
         "run_ended_at": rfc3339(run["ended_at"]),
         "webhook_sent_at": None,
-        "values": json.loads(run["values_json"] or "null"),
+        "values": json.loads(large_texts.whole(connection, run["thread_id"], run["values_json"] or "null")),
         "error": json.loads(run["error_json"] or "null"),
     }
     queue(connection, job, run["webhook"], body, now=now)
@@ -162,26 +172,38 @@ def tell_of_run(connection: Connection, job: Job, run: Mapping[str, Any], *, now
 
 def get(connection: Connection, delivery_id: int) -> Delivery:
     """The message by row id."""
-    return Delivery(**connection.execute(_WITH_JOB.where(table.c.id == delivery_id)).mappings().one())
+    return _delivery(connection, connection.execute(_WITH_JOB.where(table.c.id == delivery_id)).mappings().one())
 
 
-def find(connection: Connection, public_id: str) -> Delivery:
+def find(connection: Connection, public_id: str, *, owner: str | None = None) -> Delivery:
     """The message by id, or by a prefix of it that fits one only.
+
+    Args:
+        connection: A snapshot.
+        public_id: The id, or how it begins.
+        owner: Only about jobs of this owner.
 
     Raises:
         DeliveryNotFound: None, or more than one, fits.
     """
-    rows = connection.execute(_WITH_JOB.where(has_id(table.c.public_id, public_id)).limit(2)).mappings().all()
+    query = _owned(_WITH_JOB.where(has_id(table.c.public_id, public_id)), owner)
+    rows = connection.execute(query.limit(2)).mappings().all()
     if len(rows) != 1:
         what = "several messages have ids that start with" if rows else "no message has the id"
         raise DeliveryNotFound(
             f"{what} {public_id!r}", next_step="list them with: everstep deliveries", delivery=public_id
         )
-    return Delivery(**rows[0])
+    return _delivery(connection, rows[0])
 
 
 def every(
-    connection: Connection, *, state: str | None = None, job: str | None = None, limit: int = 100
+    connection: Connection,
+    *,
+    state: str | None = None,
+    job: str | None = None,
+    owner: str | None = None,
+    behind: int | None = None,
+    limit: int = 100,
 ) -> list[Delivery]:
     """Messages, newest first.
 
@@ -189,12 +211,19 @@ def every(
         connection: A snapshot.
         state: Only those in this state.
         job: Only those about the job with this public id.
+        owner: Only about jobs of this owner.
+        behind: Only those older than the one with this row id.
         limit: Most of them.
     """
-    query = _WITH_JOB.order_by(table.c.id.desc()).limit(limit)
+    query = _owned(_WITH_JOB.order_by(table.c.id.desc()).limit(limit), owner)
     query = query if state is None else query.where(table.c.state == state)
     query = query if job is None else query.where(agent_jobs.c.public_id == job)
-    return [Delivery(**row) for row in connection.execute(query).mappings()]
+    query = query if behind is None else query.where(table.c.id < behind)
+    return [_delivery(connection, row) for row in connection.execute(query).mappings().all()]
+
+
+def _owned(query: Select[Any], owner: str | None) -> Select[Any]:
+    return query if owner is None else query.where(agent_jobs.c.owner == owner)
 
 
 def count(connection: Connection) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select
 
+from everstep.checkpoints import large_texts
 from everstep.checkpoints.database import EVENTS, notify
 from everstep.checkpoints.schema import events as table
 from everstep.checkpoints.schema import runs
@@ -83,7 +84,8 @@ class _Pages:
     """Reads what a query finds a page at a time, however large its rows are.
 
     SQLite's driver gives row after row, so no more is read than is taken. PostgreSQL's holds all that was found, so
-    there the query itself ends with the page; the size of a text is known there without reading it.
+    there the query itself ends with the page; the size of a text is known there without reading it. One that is kept by
+    reference is loaded when its turn comes.
     """
 
     def __init__(self, found: Select[Any]) -> None:
@@ -104,7 +106,9 @@ class _Pages:
         page: list[Event] = []
         size = 0
         for row in cursor:
-            page.append(Event(**dict(zip(names, row, strict=True))))
+            found = dict(zip(names, row, strict=True))
+            found["data_json"] = large_texts.whole(connection, found["thread_id"], found["data_json"])
+            page.append(Event(**found))
             size += len(page[-1].data_json)
             if size >= PAGE_BYTES:
                 break
@@ -142,7 +146,12 @@ def append(
     """
     same = {"job_id": job_id, "run_id": run_id, "thread_id": thread_id, "claim_no": claim_no, "at": now}
     rows: list[Mapping[str, Any]] = [
-        {**same, "method": event.method, "namespace": event.namespace, "data_json": event.data_json}
+        {
+            **same,
+            "method": event.method,
+            "namespace": event.namespace,
+            "data_json": large_texts.kept(connection, thread_id, event.data_json),
+        }
         for event in emitted
     ]
     if rows:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from sqlalchemy import Connection, select
 
 from everstep.checkpoints.job import Job, job_of
+from everstep.checkpoints.jobs import whole
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import reviews as reviews_table
@@ -76,8 +77,8 @@ def jobs(connection: Connection, wanted: JobFilter, *, behind: int | None, limit
     query = query if wanted.since is None else query.where(job.created_at >= wanted.since)
     query = query if wanted.until is None else query.where(job.created_at < wanted.until)
     query = query if behind is None else query.where(job.id < behind)
-    rows = connection.execute(query.order_by(job.id.desc()).limit(limit + 1)).mappings()
-    found = [job_of(row) for row in rows]
+    rows = connection.execute(query.order_by(job.id.desc()).limit(limit + 1)).mappings().all()
+    found = [whole(connection, job_of(row)) for row in rows]
     return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import NoResultFound
 
-from everstep.checkpoints import deliveries, job_statements
+from everstep.checkpoints import deliveries, job_statements, large_texts
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import PAUSES, has_id, notify, notify_if_free
 from everstep.checkpoints.job import Job, from_row, job_of, with_columns
@@ -66,7 +66,14 @@ def get(connection: Connection, job_id: int) -> Job:
     row = job_statements.GET.run(connection, {"job": job_id}).fetchone()
     if row is None:
         raise NoResultFound(f"no job has the row id {job_id}")
-    return from_row(row)
+    return whole(connection, from_row(row))
+
+
+def whole(connection: Connection, job: Job) -> Job:
+    """A job as it was read, with its result itself where the row keeps a reference to it."""
+    if job.result_json is None or not job.result_json.startswith(large_texts.REFERENCE):
+        return job
+    return with_columns(job, {"result_json": large_texts.whole(connection, job.thread_id, job.result_json)})
 
 
 def lock(connection: Connection, job_id: int) -> Job:
@@ -78,7 +85,7 @@ def lock(connection: Connection, job_id: int) -> Job:
     row = job_statements.LOCK.run(connection, {"job": job_id}).fetchone()
     if row is None:
         raise JobNotFound("the job was deleted a moment ago", next_step="list the others with: everstep jobs")
-    return from_row(row)
+    return whole(connection, from_row(row))
 
 
 def find(connection: Connection, public_id: str) -> Job:
@@ -88,13 +95,13 @@ def find(connection: Connection, public_id: str) -> Job:
         JobNotFound: No job, or more than one, fits.
     """
     rows = connection.execute(select(agent_jobs).where(has_id(agent_jobs.c.public_id, public_id)).limit(3)).mappings()
-    found = [job_of(row) for row in rows] if public_id else []
+    found = [job_of(row) for row in rows.all()] if public_id else []
     if len(found) != 1:
         problem = (
             f"no job has the id {public_id!r}" if not found else f"several jobs have ids that start with {public_id!r}"
         )
         raise JobNotFound(problem, next_step="list them with: everstep jobs", job=public_id)
-    return found[0]
+    return whole(connection, found[0])
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,8 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
     for move in moves:
         job, written = move.job, _written(move, now)
         after = with_columns(job, written)
+        if job.run_json is not None and written.get("result_json"):  # its thread's next job comes to it and more
+            written["result_json"] = large_texts.kept(connection, job.thread_id, written["result_json"])
         seen = {"job": job.id, "was": job.status, "claim": job.claim_no}
         event = _event(after, job.status, now, actor, move.reason)
         by_columns.setdefault(tuple(written), []).append({**written, **seen, **event})

@@ -27,7 +27,18 @@ from sqlalchemy import (
     update,
 )
 
-from everstep.checkpoints import events, jobs, replies, slots, spans, stream_readers, tombstones, trigger_events
+from everstep.checkpoints import (
+    events,
+    jobs,
+    large_texts,
+    replies,
+    signals,
+    slots,
+    spans,
+    stream_readers,
+    tombstones,
+    trigger_events,
+)
 from everstep.checkpoints import services as upstream
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs, deliveries, metadata, services, threads, upstream_events
@@ -161,10 +172,13 @@ def prune(
     of_events, pruned.events = pruned.events, 0
     while pruned.events < of_events and (forgotten := store.write(partial(events.forget, before=over_before)).result()):
         pruned.events += forgotten
+    large_texts.sweep(store)
     store.write(partial(stream_readers.forget, now=now)).result()
     while store.write(partial(slots.forget, before=before["done"])).result():
         pass
     while store.write(partial(replies.forget, now=now)).result():
+        pass
+    while store.write(partial(signals.forget, before=before["failed"])).result():
         pass
     while store.write(partial(trigger_events.forget, before=before["failed"])).result():
         pass
@@ -244,6 +258,7 @@ def remove(
     for name in checkpoint_tables:
         rows = table(name, column("thread_id", String))
         connection.execute(delete(rows).where(rows.c.thread_id.in_(own)))
+    large_texts.remove(connection, own)
     connection.execute(delete(threads).where(threads.c.thread_id.in_(own)))
     connection.execute(update(upstream_events).where(upstream_events.c.job_id.in_(ids)).values(job_id=None))
     tried = {"trial_job_id": None, "trial_claim_no": None}

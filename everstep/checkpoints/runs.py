@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sqlalchemy import Connection, and_, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, and_, delete, insert, select, update
 
-from everstep.checkpoints import answers, effects, jobs, reviews, services, turns
+from everstep.checkpoints import answers, effects, jobs, large_texts, reviews, services, turns
 from everstep.checkpoints.database import notify
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.policy import JobPolicy
@@ -63,18 +63,41 @@ def find(connection: Connection, run_id: str) -> Run:
     row = connection.execute(select(table).where(table.c.run_id == run_id)).mappings().first()
     if row is None:
         raise RunNotFound(f"no run has the id {run_id!r}", next_step="list the runs of its thread", run=run_id)
-    return Run(**row)
+    return _run(connection, row)
 
 
 def of_thread(
-    connection: Connection, thread_id: str, *, status: str | None = None, limit: int = 10, offset: int = 0
+    connection: Connection,
+    thread_id: str,
+    *,
+    status: str | None = None,
+    limit: int = 10,
+    offset: int = 0,
+    with_values: bool = True,
 ) -> list[Run]:
-    """A thread's runs, newest first."""
-    query = select(table).where(table.c.thread_id == thread_id)
+    """A thread's runs, newest first.
+
+    Args:
+        connection: A snapshot or transaction.
+        thread_id: The thread.
+        status: Of this status only.
+        limit: Most of them.
+        offset: How many are passed over.
+        with_values: Whether what they came to is read; otherwise it is as if they had come to nothing yet.
+    """
+    query = select(*(column for column in table.c if with_values or column.name != "values_json"))
+    query = query.where(table.c.thread_id == thread_id)
     if status is not None:
         query = query.where(table.c.status == status)
-    rows = connection.execute(query.order_by(table.c.id.desc()).limit(limit).offset(offset)).mappings()
-    return [Run(**row) for row in rows]
+    rows = connection.execute(query.order_by(table.c.id.desc()).limit(limit).offset(offset)).mappings().all()
+    return [_run(connection, row) for row in rows]
+
+
+def _run(connection: Connection, row: RowMapping) -> Run:
+    known: dict[str, Any] = {"values_json": None, **row}
+    if known["values_json"] is not None:
+        known["values_json"] = large_texts.whole(connection, known["thread_id"], known["values_json"])
+    return Run(**known)
 
 
 def create(
@@ -179,7 +202,7 @@ def going(
         query = query.where(table.c.thread_id == thread_id)
     if owner is not None:
         query = query.where(agent_jobs.c.owner == owner)
-    return [Run(**row) for row in connection.execute(query.order_by(table.c.id)).mappings()]
+    return [_run(connection, row) for row in connection.execute(query.order_by(table.c.id)).mappings().all()]
 
 
 def forget(connection: Connection, run: Run) -> None:

@@ -127,7 +127,12 @@ class Store(Record):
         query = select(agent_jobs).order_by(agent_jobs.c.id.desc()).limit(limit)
         if status is not None:
             query = query.where(agent_jobs.c.status == status)
-        return self.read(lambda connection: [queue.job_of(row) for row in connection.execute(query).mappings()])
+
+        def look(connection: Connection) -> list[Job]:
+            rows = connection.execute(query).mappings().all()
+            return [queue.whole(connection, queue.job_of(row)) for row in rows]
+
+        return self.read(look)
 
     def effects(self, job: Job, *, newest: int | None = None) -> list[Effect]:
         """A job's effects, oldest first; only so many of the newest if a number is given."""

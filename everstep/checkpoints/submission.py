@@ -12,7 +12,7 @@ from everstep.checkpoints import services, tombstones
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import insert_or_ignore, notify
 from everstep.checkpoints.job_statements import WITH_KEY
-from everstep.checkpoints.jobs import Job, find, from_row, note_created, rank
+from everstep.checkpoints.jobs import Job, find, from_row, note_created, rank, whole
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.schema import agent_jobs
 from everstep.clock import uuid7
@@ -94,7 +94,7 @@ def enqueue(
                 job=job.public_id,
                 status=job.status,
             )
-        return Enqueued(job, created=False)
+        return Enqueued(whole(connection, job), created=False)
     services.need(connection, job.id, policy.services, now=now)
     note_created(connection, job, now=now, actor=owner)
     notify(connection)

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, func, select
 
+from everstep.checkpoints import large_texts
 from everstep.checkpoints.health import first_event_since
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.schema import agent_jobs, effects, job_events
@@ -164,7 +165,7 @@ def _price(candidate: Candidate) -> tuple[float, int]:
 
 
 def _case(connection: Connection, chosen: Chosen, with_content: bool) -> dict[str, Any]:
-    of_row = select(*_COLUMNS, agent_jobs.c.payload_json, agent_jobs.c.result_json)
+    of_row = select(*_COLUMNS, agent_jobs.c.payload_json, agent_jobs.c.result_json, agent_jobs.c.thread_id)
     row = connection.execute(of_row.where(agent_jobs.c.id == chosen.candidate.key)).one()
     error: dict[str, Any] = json.loads(row.error_json or "{}")
     of_job = effects.c.job_id == row.id
@@ -197,7 +198,8 @@ def _case(connection: Connection, chosen: Chosen, with_content: bool) -> dict[st
         "at_ms": connection.execute(began).scalar_one() or 0,
     }
     if with_content:
-        case |= {"input": _cut(row.payload_json), "result": _cut(row.result_json)}
+        result = row.result_json and large_texts.whole(connection, row.thread_id, row.result_json)
+        case |= {"input": _cut(row.payload_json), "result": _cut(result)}
     return case
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from sqlalchemy import Connection, RowMapping, select
 
-from everstep.checkpoints import answers
+from everstep.checkpoints import answers, large_texts
 from everstep.checkpoints.assistants import system_id
 from everstep.checkpoints.job import from_row
 from everstep.checkpoints.schema import agent_jobs, reviews
@@ -141,7 +141,7 @@ def of_job(connection: Connection, thread_id: str) -> Thread | None:
         status=OF_JOB.get(job.status, "busy"),
         metadata={"graph_id": job.graph, "assistant_id": system_id(job.graph)},
         config={},
-        values_json=job.result_json,
+        values_json=job.result_json and large_texts.whole(connection, job.thread_id, job.result_json),
         interrupts=asked_by(connection, job.id),
         error=json.loads(job.error_json) if job.error_json else None,
         ttl=None,

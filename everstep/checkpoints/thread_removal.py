@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, String, column, delete, select, table, update
 
-from everstep.checkpoints import conversations, jobs, retention
+from everstep.checkpoints import conversations, jobs, large_texts, retention
 from everstep.checkpoints.conversations import ENDED
 from everstep.checkpoints.schema import agent_jobs, threads
 from everstep.checkpoints.schema import events as events_table
@@ -56,6 +56,7 @@ def remove(connection: Connection, thread: Thread, *, now: int, actor: str, chec
         rows = table(name, column("thread_id", String))
         connection.execute(delete(rows).where(rows.c.thread_id == thread.thread_id))
     connection.execute(delete(events_table).where(events_table.c.thread_id == thread.thread_id))
+    large_texts.remove(connection, [thread.thread_id])
     connection.execute(delete(threads).where(threads.c.thread_id == thread.thread_id))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, update
 
-from everstep.checkpoints import deliveries, events
+from everstep.checkpoints import deliveries, events, large_texts
 from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.job import NOT_YET as NOT_YET
 from everstep.checkpoints.job import Job, job_of
@@ -46,7 +46,8 @@ def tell_values(connection: Connection, job: Job, told: Mapping[str, Any]) -> No
     """
     run = open_run(connection, job.id)
     if run is not None and "values_json" in told:
-        connection.execute(update(runs).where(runs.c.id == run["id"]).values(values_json=told["values_json"]))
+        values = large_texts.kept(connection, job.thread_id, told["values_json"])
+        connection.execute(update(runs).where(runs.c.id == run["id"]).values(values_json=values))
     of_thread = {"values_json": told.get("state_json"), "interrupts_json": told.get("interrupts_json")}
     known = {name: storable_text(value) for name, value in of_thread.items() if value is not None}
     if known:

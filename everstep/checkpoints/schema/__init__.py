@@ -53,6 +53,7 @@ from everstep.checkpoints.schema.server import (
     schedule_slots,
     schedules,
     stream_readers,
+    text_parts,
     threads,
     trigger_events,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "span_outbox",
     "spans",
     "stream_readers",
+    "text_parts",
     "threads",
     "tombstones",
     "trigger_events",

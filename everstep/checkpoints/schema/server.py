@@ -91,6 +91,18 @@ events = Table(
 Index("idx_events_run", events.c.run_id, events.c.id)
 Index("idx_events_thread", events.c.thread_id, events.c.id)
 
+text_parts = Table(
+    "text_parts",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("thread_id", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("level", Integer, nullable=False),
+    Column("content", Text, nullable=False),
+    UniqueConstraint("thread_id", "digest", name="uq_text_parts"),
+    sqlite_autoincrement=True,
+)
+
 stream_readers = Table(
     "stream_readers",
     metadata,

@@ -210,3 +210,14 @@ def upgrade() -> None:
         sa.UniqueConstraint("name"),
         sqlite_autoincrement=True,
     )
+    op.create_table(
+        "text_parts",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("thread_id", sa.String(), nullable=False),
+        sa.Column("digest", sa.String(), nullable=False),
+        sa.Column("level", sa.Integer(), nullable=False),
+        sa.Column("content", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("thread_id", "digest", name="uq_text_parts"),
+        sqlite_autoincrement=True,
+    )
