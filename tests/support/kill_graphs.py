@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage, RemoveMessage
@@ -11,10 +12,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
-from everstep import current_job
+from everstep import ApprovalRejected, await_for, current_job, sleep_until, wait_for
 from tests.support.accepted import Talk
 from tests.support.jobs import chain
-from tests.support.outside import act, act_async, act_blindly, note
+from tests.support.outside import act, act_approved, act_approved_blindly, act_async, act_blindly, note
 
 
 class State(TypedDict, total=False):
@@ -295,6 +296,55 @@ def chatting() -> Any:
     return builder.compile()
 
 
+def waiting() -> Any:
+    """Effects before and after a sleep and a signal in one node, beside a question and a node that only waits."""
+    builder = StateGraph(State)
+
+    def sleeps_and_hears(state: State) -> State:
+        before = act(state["world"], "before")
+        sleep_until(timedelta(milliseconds=1))
+        arrived = wait_for("paid:17")
+        return {"log": [before, str(arrived and arrived.payload), act(state["world"], "after")]}
+
+    async def hears(state: State) -> State:
+        arrived = await await_for("other", until=timedelta(days=400))
+        return {"log": [str(arrived and arrived.payload)]}
+
+    def asks(state: State) -> State:
+        return {"log": [interrupt({"question": "beside?"}), act(state["world"], "asked")]}
+
+    def joins(state: State) -> State:
+        bodies(state, "joins")
+        return {"log": [act(state["world"], "joined")]}
+
+    for node in (sleeps_and_hears, hears, asks):
+        builder.add_node(node.__name__, node)
+        builder.add_edge(START, node.__name__)
+    builder.add_node("joins", joins)
+    builder.add_edge(["sleeps_and_hears", "hears", "asks"], "joins")
+    return builder.compile()
+
+
+def approving() -> Any:
+    """Effects that need an approval, two after one another and one beside them: edited, approved, rejected."""
+    builder = StateGraph(State)
+
+    def pay(state: State) -> State:
+        return {"log": [act_approved(state["world"], "pay"), act_approved_blindly(state["world"], "pay more")]}
+
+    def other(state: State) -> State:
+        try:
+            return {"log": [act_approved(state["world"], "never")]}
+        except ApprovalRejected as error:
+            return {"log": [act(state["world"], f"not approved: {error.words}")]}
+
+    for name, node in (("pay", pay), ("other", other)):
+        builder.add_node(name, node)
+        builder.add_edge(START, name)
+        builder.add_edge(name, END)
+    return builder.compile()
+
+
 SHAPES: dict[str, Any] = {
     "linear": linear,
     "looping": looping,
@@ -307,5 +357,7 @@ SHAPES: dict[str, Any] = {
     "functional": lambda: functional,
     "stopping": stopping,
     "blind": blind,
+    "waiting": waiting,
+    "approving": approving,
 }
 GRAPHS: dict[str, Any] = {**SHAPES, "verified": verified, "chatting": chatting}

@@ -63,3 +63,17 @@ def act_blindly(world: str, line: str) -> str:
     """An effect that nobody can look at."""
     note(world, line)
     return line
+
+
+@effect("world.act_approved", probe=_has, approval=True)
+def act_approved(world: str, line: str) -> str:
+    """An effect with a probe that a person must approve."""
+    note(world, line)
+    return line
+
+
+@effect("world.act_approved_blindly", approval=True)
+def act_approved_blindly(world: str, line: str) -> str:
+    """An effect that a person must approve and nobody can look at."""
+    note(world, line)
+    return line
