@@ -7,8 +7,6 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from everstep.checkpoints.database import notify
-from everstep.checkpoints.provider_settlement import TOPIC
 from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.schema import provider_tasks as table
 from everstep.credentials import without_secrets
@@ -20,21 +18,6 @@ def due(connection: Connection, provider: str, *, now: int, limit: int) -> int:
     """How many tasks are due to be asked for, up to a limit: so much of the rate is wanted."""
     first = select(table.c.id).where(table.c.provider == provider, table.c.next_poll_at <= now).limit(limit)
     return connection.execute(select(func.count()).select_from(first.subquery())).scalar_one()
-
-
-def poll_at(connection: Connection, task: ProviderTask, *, at: int) -> None:
-    """Have the provider asked for an accepted task at a moment, if that is sooner than it would be.
-
-    Args:
-        connection: The write transaction.
-        task: The task.
-        at: UTC milliseconds. Whoever asks for it now may have asked too early: the answer counts, and it is asked for
-            again.
-    """
-    later = (table.c.id == task.id, table.c.state == "pending", table.c.next_poll_at > at)
-    sooner = {"next_poll_at": at, "leased_by": None, "lease_until": None}
-    if connection.execute(update(table).where(*later).values(**sooner)).rowcount:
-        notify(connection, TOPIC)
 
 
 def take_due(

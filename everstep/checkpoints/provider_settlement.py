@@ -73,10 +73,23 @@ def settle(
         return Reconciled(task, changed=False)
     if status.is_final:
         return Reconciled(finish(connection, task, status, source=source, actor=actor, now=now), True, learned=learned)
+    if status.retry_after_ms == 0 and source != "poll":
+        task = ask_now(connection, task, now=now)
     progress = _percent(status.progress)
     if progress is None or progress <= (-1 if task.progress is None else task.progress):
         return Reconciled(task, learned, learned=learned)
     return Reconciled(write(connection, task, now=now, progress=progress), changed=True, learned=learned)
+
+
+def ask_now(connection: Connection, task: ProviderTask, *, now: int) -> ProviderTask:
+    """Have the provider asked for a locked task at once: something happened to it, and what is not known.
+
+    Whoever asks for it at this moment may have asked too early: the answer counts, and it is asked for again.
+    """
+    if task.state != "pending" or task.next_poll_at is None or task.next_poll_at <= now:
+        return task
+    notify(connection, TOPIC)
+    return write(connection, task, now=now, next_poll_at=now, leased_by=None, lease_until=None)
 
 
 def finish(

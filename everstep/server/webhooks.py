@@ -14,11 +14,9 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
-from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import provider_events, provider_polls
-from everstep.checkpoints.provider_events import Taken
+from everstep.checkpoints import provider_events
 from everstep.checkpoints.provider_status import ProviderEvent
 from everstep.errors import EventInvalid, EventRefused, EventTooLarge, ProviderNotFound, ProviderUnusable
 from everstep.observability import metric_names
@@ -80,19 +78,12 @@ async def take_webhook(provider: str, request: Request, served: ServedBy) -> Res
         _count(served, provider, "refused")
         raise
     crash.point("provider.told", provider)
-    taken = await served.store.awrite(partial(_take, provider=provider, event=event, now=served.store.clock.now_ms()))
+    take = partial(provider_events.take, provider=provider, event=event, now=served.store.clock.now_ms())
+    taken = await served.store.awrite(take)
     _count(served, provider, "duplicate" if taken.duplicate else taken.state)
     if taken.state == "parked" and not taken.duplicate:
         logger.info("event %s of %s found no task; it is parked", taken.event.public_id, provider)
     return seen.answer({"state": taken.state, "duplicate": taken.duplicate})
-
-
-def _take(connection: Connection, *, provider: str, event: ProviderEvent, now: int) -> Taken:
-    taken = provider_events.take(connection, provider, event, now=now)
-    asks_now = event.status.state == "pending" and event.status.retry_after_ms == 0
-    if asks_now and taken.task is not None and not taken.duplicate:  # it tells of an end, and not what came of it
-        provider_polls.poll_at(connection, taken.task, at=now)
-    return taken
 
 
 def _require_webhook(served: Served, provider: str) -> None:
