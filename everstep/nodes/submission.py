@@ -160,11 +160,11 @@ class Submission:
             status = ProviderStatus("failed", error=told["refused"])
             task = provider_tasks.reconcile(connection, task, status, source="submit", actor=actor, now=now).task
         elif "provider_task_id" in told:
-            status = ProviderStatus.of(told.get("status", {"state": "pending"}))
-            next_poll_at = now + (status.retry_after_ms or self._poll_first_ms)
             provider_task_id: str = told["provider_task_id"]
+            next_poll_at = now + self._poll_first_ms
             task = provider_tasks.accepted(connection, task, provider_task_id, now=now, next_poll_at=next_poll_at)
-            if not task.is_final:
+            if "status" in told and not task.is_final:
+                status = ProviderStatus.of(told["status"])
                 task = provider_tasks.reconcile(connection, task, status, source="submit", actor=actor, now=now).task
         elif not told:
             task = provider_tasks.unknown(connection, task, now=now)
@@ -206,6 +206,6 @@ def _told(outcome: Any) -> dict[str, Any]:
 
 
 def _outcome(submitted: Submitted) -> Outcome:
-    if submitted.status is None or submitted.status == ProviderStatus("pending"):
+    if submitted.status is None or not submitted.status.is_final:
         return submitted.provider_task_id
     return {"provider_task_id": submitted.provider_task_id, "status": submitted.status.as_dict()}
