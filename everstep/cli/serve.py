@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from everstep.cli.address import LOOPBACK
+from everstep.cli.json_lines import JsonLines
 from everstep.cli.options import config_option, json_option, log_options, opened, store_option
 from everstep.cli.worker import finite, prepared, running_options
 from everstep.cli.worker_lines import WorkerLines
@@ -126,6 +126,7 @@ def _serve(
     from everstep.graphs.http_configuration import read_http
     from everstep.runtime import measuring
     from everstep.runtime.identity import worker_id
+    from everstep.runtime.observation import Observation
     from everstep.runtime.worker import Worker
     from everstep.server import exposure, parts
     from everstep.server.app import create_app
@@ -139,6 +140,7 @@ def _serve(
     output = sys.stdout
     with ExitStack() as stack:
         store = stack.enter_context(opened(store_url, create=True))
+        json_lines = stack.enter_context(JsonLines(output)) if as_json else None
         stack.enter_context(redirect_stdout(sys.stderr if as_json else output))
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
         listening = stack.enter_context(listen(host, port))
@@ -152,7 +154,7 @@ def _serve(
         thread: parts.WorkerThread | None = None
         if without is not None:
             if worker_options is not None:
-                lines = WorkerLines(store, output if as_json else None, log_as)
+                lines = WorkerLines(store, json_lines, log_as)
                 worker = Worker(
                     store, catalogue, listener=lines, policies=policies, measures=measures, **worker_options
                 )
@@ -161,13 +163,15 @@ def _serve(
                 running.append(("worker", thread))
             actor = worker.id if worker else worker_id()
             running += parts.beside(store, policies, config_path, measures, actor=actor, without=without)
-        if worker is None:
-            stack.callback(measures.close)  # as the worker does otherwise
+        if worker is None:  # which does both otherwise
+            stack.callback(measures.close)
+            if app.state.served.providers.names:
+                running.append(("providers", Observation(store, app.state.served.providers, measures=measures)))
         serving = Serving(app, listening, [part for _, part in running])
         url = _url(listening) + http.mount_prefix
         about: dict[str, Any] = {"url": url, "store": store.database.label, "graphs": catalogue.names()}
         about |= {"parts": ["http", *(name for name, _ in running)], "pid": os.getpid()}
-        serving.run(lambda: _greet(about, settings, output if as_json else None, log_as))
+        serving.run(lambda: _greet(about, settings, json_lines, log_as))
         if thread is not None and thread.failure is not None:
             _raise_end_of_worker(thread.failure)
     if worker is not None and worker.node_threads is not None and worker.node_threads.busy:
@@ -202,11 +206,10 @@ def _url(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _greet(about: dict[str, Any], settings: Settings, output: TextIO | None, log_as: str) -> None:
+def _greet(about: dict[str, Any], settings: Settings, json_lines: JsonLines | None, log_as: str) -> None:
     """Tell that requests are answered now."""
-    if output is not None:
-        click.echo(json.dumps({"event": "ready", **about}), file=output)
-        output.flush()
+    if json_lines is not None:
+        json_lines.say({"event": "ready", **about})
         return
     url = about["url"]
     where = f"{url} serves {', '.join(about['graphs'])} from {about['store']}: {', '.join(about['parts'])}"

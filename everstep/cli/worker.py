@@ -7,13 +7,14 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from everstep.cli.address import METRICS_VARIABLE, Address
+from everstep.cli.json_lines import JsonLines
 from everstep.cli.options import config_option, json_option, log_options, opened, store_option
 from everstep.cli.worker_lines import WorkerLines
 from everstep.errors import WorkerEnded
@@ -122,10 +123,13 @@ def worker(
 
     catalogue, policies, log_as = prepared(config_path, log_format, log_level)
     output = sys.stdout
-    with opened(store_url, create=True) as store, redirect_stdout(sys.stderr if as_json else output):
+    with ExitStack() as stack:
+        store = stack.enter_context(opened(store_url, create=True))
+        json_lines = stack.enter_context(JsonLines(output)) if as_json else None
+        stack.enter_context(redirect_stdout(sys.stderr if as_json else output))
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
         measures = measuring.begin(store, serve=metrics_at)
-        lines = WorkerLines(store, output if as_json else None, log_as)
+        lines = WorkerLines(store, json_lines, log_as)
         running = Worker(
             store,
             catalogue,

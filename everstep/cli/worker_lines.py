@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
+from everstep.cli.json_lines import JsonLines
 from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
 
 if TYPE_CHECKING:
@@ -22,16 +23,16 @@ class WorkerLines:
 
     Args:
         store: The record.
-        output: Where lines of JSON go; None: nobody wants them.
+        json_lines: Where lines of JSON go; None: nobody wants them.
         log_as: How the log looks: `console` or `json`.
 
     Attributes:
         worker: The worker's id, once there is one.
     """
 
-    def __init__(self, store: Store, output: TextIO | None, log_as: str) -> None:
+    def __init__(self, store: Store, json_lines: JsonLines | None, log_as: str) -> None:
         self._store = store
-        self._output = output
+        self._json_lines = json_lines
         self._log_as = log_as
         self.worker = ""
 
@@ -39,9 +40,9 @@ class WorkerLines:
         """Tell that a job was claimed, or what it was settled as."""
         from everstep.runtime.run import about
 
-        if self._output is not None:
+        if self._json_lines is not None:
             account = self._store.accounts([job]).get(job.id)
-            click.echo(json.dumps({"event": event, **job_view(job, account)}), file=self._output)
+            self._json_lines.say({"event": event, **job_view(job, account)})
             return
         detail = f"step {job.step}, attempt {job.attempts}"
         if event in ("failed", "retry", "review") and job.error_json:

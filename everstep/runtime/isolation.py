@@ -62,6 +62,8 @@ class IsolatedRun:
         job: The job as claimed.
         lost: Whether its claim was lost.
         settled: The job as it was settled, once it was.
+        began: Whether its process began to run the job.
+        failed_start: Why it did not, where it could not.
 
     Args:
         around: What it shares with other runs of this worker.
@@ -95,7 +97,8 @@ class IsolatedRun:
         self._voice: Voice | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._draining = False
-        self._began = False
+        self.began = False
+        self.failed_start = ""
         self._said: dict[str, Any] = {}
         self._killed = ""
         self._deadline = time.monotonic() + START_S
@@ -143,6 +146,7 @@ class IsolatedRun:
         try:
             ended, reports = self._begin()
         except OSError as error:
+            self.failed_start = f"could not be started ({error})"
             await self._give_back(f"no process could be started for it: {error}")
             return
         loop = asyncio.get_running_loop()
@@ -223,8 +227,8 @@ class IsolatedRun:
     def _hear(self, word: Word) -> None:
         now = time.monotonic()
         if word.kind in ("began", "alive") and self._said.get("cancelling") is None and self.settled is None:
-            self._began = self._began or word.kind == "began"
-            if self._began:
+            self.began = self.began or word.kind == "began"
+            if self.began:
                 lease_s = max(self._order.lease_ms / 1000, 2.0)
                 self._deadline, self._deadline_why = now + lease_s, f"gave no sign of life for {lease_s:.0f} s"
         elif word.kind == "cancelling":
@@ -260,8 +264,9 @@ class IsolatedRun:
                 logger.warning("job %s was taken over; its process has ended", self.job.public_id)
             return
         unsettled = self._said.get("unsettled")
-        if not self._began:
-            await self._give_back(f"its process {_in_words(end.code)} before it began")
+        if not self.began:
+            self.failed_start = self._killed or _in_words(end.code)
+            await self._give_back(f"its process {self.failed_start} before it began")
         elif unsettled is not None and unsettled["unavailable"]:
             await self._give_back("its process could not reach the record")
         else:

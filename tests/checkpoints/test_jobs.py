@@ -239,6 +239,36 @@ def test_a_worker_that_dies_on_the_last_attempt_fails_the_job_with_evidence(stor
     assert moves(store, job)[-1] == ("running", "failed")
 
 
+def test_a_late_heartbeat_keeps_a_job_that_nobody_took_over(store: Store, clock: ManualClock) -> None:
+    """A lease that ran out may be extended by its holder while nobody has the job; who comes then finds nothing."""
+    store.enqueue("graph", {})
+    job = begin_running(store, "slow", lease_ms=LEASE)
+    clock.advance(10 * LEASE)
+    assert beat(store, "slow", job) == {job.id: (job.claim_no, False)}
+    assert claim(store, "other") == []
+    held = store.job_by_row(job.id)
+    assert (held.claim_no, held.leased_by, held.lease_until) == (job.claim_no, "slow", clock.now_ms() + LEASE)
+    assert settled(store, job, Outcome("released")).status == "pending"
+
+
+def test_a_late_heartbeat_brings_nothing_back_that_was_taken_over(store: Store, clock: ManualClock) -> None:
+    """A beat that comes after the takeover, also by a worker of the same id, extends no claim but the new one."""
+    store.enqueue("graph", {})
+    job = begin_running(store, "slow", lease_ms=LEASE)
+    clock.advance(10 * LEASE)
+    (taken,) = claim(store, "other", lease_ms=LEASE)
+    clock.advance(LEASE // 2)
+    assert beat(store, "slow", job) == {}
+    assert store.job_by_row(job.id) == taken
+    with pytest.raises(LostClaim):
+        settled(store, job, Outcome("released"))
+    clock.advance(10 * LEASE)
+    (again,) = claim(store, "slow", lease_ms=LEASE)
+    assert beat(store, "slow", job) == {job.id: (again.claim_no, False)}
+    with pytest.raises(LostClaim):
+        settled(store, job, Outcome("released"))
+
+
 def test_a_heartbeat_extends_what_runs_and_reports_what_is_lost(store: Store, clock: ManualClock) -> None:
     """A beat extends the leases of the jobs a worker runs, reports cancellation requests, and leaves out lost jobs."""
     for number in range(3):

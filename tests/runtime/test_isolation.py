@@ -19,6 +19,8 @@ from everstep import GraphCatalogue, Worker
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
+from everstep.errors import IsolationImpossible
+from everstep.runtime.failed_starts import FailedStarts
 from tests.support.isolated_graphs import acted, noted, write
 from tests.support.jobs import chain, work
 from tests.support.record import claim
@@ -275,6 +277,30 @@ def test_a_process_that_cannot_begin_burns_nothing(shared: Store, tmp_path: Path
     assert told == ["claimed", "pending"]
     assert (job.status, job.attempts, job.failures, job.worker_deaths) == ("pending", 0, 0, 0)
     assert job.next_run_at > job.updated_at
+
+
+def test_a_worker_that_can_start_no_process_ends(
+    shared: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no process begins, the worker ends and says why; its jobs wait, and nothing counts against them."""
+    monkeypatch.setattr("everstep.runtime.failed_starts.FOR_S", 0.0)
+    configuration = write(tmp_path)
+    jobs = submitted(shared, "a", "b", "c")
+    running = Worker(shared, GraphCatalogue.from_config(configuration), isolate=True)
+    configuration.unlink()
+    with pytest.raises(IsolationImpossible, match="3 starts in a row failed; the last one exited with code"):
+        running.run()
+    found = [now(shared, job) for job in jobs.values()]
+    assert {(job.status, job.attempts, job.failures, job.worker_deaths) for job in found} == {("pending", 0, 0, 0)}
+
+
+def test_a_start_that_succeeds_forgets_those_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only processes that fail in a row, and for some time, end a worker."""
+    starts = FailedStarts()
+    assert [starts.after(False, "x") for _ in range(10)] == [None] * 10
+    monkeypatch.setattr("everstep.runtime.failed_starts.FOR_S", 0.0)
+    starts.after(True, "")
+    assert [starts.after(False, "x") is None for _ in range(3)] == [True, True, False]
 
 
 def test_graphs_that_no_file_names_cannot_be_isolated(shared: Store) -> None:

@@ -1,0 +1,85 @@
+"""`--json` of commands that run jobs, when nobody reads it, or late, or whoever read it is gone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from io import FileIO
+from typing import Any, TextIO
+
+import pytest
+
+from everstep.checkpoints.store import Store
+from everstep.cli.json_lines import JsonLines
+from tests.cli.folder import Folder
+from tests.support.waiting import until
+
+SMALLEST = 4096
+
+Pipe = tuple[FileIO, TextIO]
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    """A small pipe: the end to read from, and the one to write to."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, SMALLEST)
+    with os.fdopen(reading, "rb", buffering=0) as source, os.fdopen(writing, "w", encoding="utf-8") as output:
+        yield source, output
+
+
+def rest_of(source: FileIO) -> list[dict[str, Any]]:
+    """All lines that can be read until the other end is closed."""
+    return [json.loads(line) for line in source.readlines()]
+
+
+def test_a_worker_runs_its_jobs_though_nobody_reads(folder: Folder, pipe: Pipe) -> None:
+    """With a full pipe as stdout every job is done all the same, and the worker ends and tells what was not written."""
+    with Store.open(folder.url) as store:
+        for number in range(8):
+            store.enqueue("count", {"n": number})
+    ran = folder.run("worker", "--until-idle", "--json", stdout=pipe[1].fileno())
+    assert ran.code == 0, ran.err
+    assert "lines of --json were not written: nobody reads them" in ran.err
+    with Store.open(folder.url) as store:
+        assert {job.status for job in store.jobs()} == {"done"}
+
+
+def test_a_reader_that_comes_late_is_told_how_many_lines_are_missing(pipe: Pipe) -> None:
+    """What had no room is left out, and a line in its place says how many lines that were."""
+    source, output = pipe
+    told: list[dict[str, Any]] = []
+    with JsonLines(output, most_waiting_bytes=SMALLEST, at_end_s=60) as lines:
+        for number in range(1000):
+            lines.say({"n": number, "text": "x" * 100})
+        until(lambda: told.append(json.loads(source.readline())) or told[-1].get("event"), "how many are missing")
+        lines.say({"n": 1000})
+    output.close()
+    told += rest_of(source)
+    numbers = [line["n"] for line in told if "n" in line]
+    (dropped,) = [line["lines"] for line in told if line.get("event") == "dropped"]
+    assert numbers == [*range(len(numbers) - 1), 1000]
+    assert len(numbers) + dropped == 1001
+    assert told[-2:] == [{"event": "dropped", "lines": dropped}, {"n": 1000}]
+
+
+def test_a_reader_that_reads_gets_every_line(pipe: Pipe) -> None:
+    """Lines come whole, in order, and all of them before the process ends."""
+    source, output = pipe
+    with JsonLines(output) as lines:
+        for number in range(20):
+            lines.say({"n": number})
+    output.close()
+    assert [line["n"] for line in rest_of(source)] == list(range(20))
+
+
+def test_a_reader_that_is_gone_is_no_failure(pipe: Pipe, caplog: pytest.LogCaptureFixture) -> None:
+    """A closed pipe costs the lines, not the jobs; the end tells how many were not written."""
+    source, output = pipe
+    source.close()
+    with JsonLines(output) as lines:
+        for number in range(3):
+            lines.say({"n": number})
+    assert "3 lines of --json were not written" in caplog.text
