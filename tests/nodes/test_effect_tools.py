@@ -347,3 +347,42 @@ async def test_outside_a_job_a_tool_is_what_it_was(world: list[Any], kind: Any) 
     assert message.content == "pushed b"
     assert type(original)._run is not type(wrapped)._run
     assert world == [("a", False), ("b", False)]
+
+
+@every_kind
+def test_a_person_approves_each_call_of_a_tool(store: Store, world: list[Any], kind: Any) -> None:
+    """Two calls of a tool node, which run at once, ask one after the other; one is edited, one is not approved."""
+    pushing = effect(kind(world, lambda: None), approval=lambda branch, force=False: f"Push {branch}?")
+    graph = agent([pushing], calls({"branch": "a"}, {"branch": "b"}))
+    job, _ = run(store, graph)
+    asked = list[str]()
+    while reviews := store.reviews():
+        assert world == ([("c", True)] if asked and asked[0] == "Push a?" else [])
+        request = reviews[0].value["action_requests"][0]
+        asked.append(request["description"])
+        if request["args"]["branch"] == "a":
+            store.answer(reviews[0].public_id, "edit", value={"branch": "c", "force": True})
+        else:
+            store.answer(reviews[0].public_id, "respond", value="not b")
+        work(store, graph)
+    assert sorted(asked) == ["Push a?", "Push b?"]
+    assert world == [("c", True)]
+    job = store.job(job.public_id)
+    assert (job.status, "not b" in (job.error_json or "")) == ("failed", True)
+
+
+def test_a_tool_that_was_not_approved_tells_its_agent(store: Store, world: list[Any]) -> None:
+    """A tool node that hands errors to the model tells it what the person said."""
+    pushing = effect(sync_function(world, lambda: None), approval=True)
+    builder = StateGraph(State)
+    builder.add_node("model", lambda _state: {"messages": [calls({"branch": "a"})]})
+    builder.add_node("tools", ToolNode([pushing], handle_tool_errors=True))
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    graph = builder.compile()
+    run(store, graph)
+    store.answer(store.reviews()[0].public_id, "reject", reason="not on a Friday")
+    work(store, graph)
+    (job,) = store.jobs(status="done")
+    assert "not on a Friday" in json.loads(job.result_json or "")["messages"][-1]["content"]
+    assert world == []
