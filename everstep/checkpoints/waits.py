@@ -27,6 +27,11 @@ INTERRUPT = "everstep-wait:"
 """How the ids of the interrupts begin by which a node says that it waits for no person."""
 
 
+def asks_a_person(interrupt_id: object) -> bool:
+    """Whether an interrupt of this id is a question; the others say that a node waits for a signal or a moment."""
+    return not str(interrupt_id).startswith(INTERRUPT)
+
+
 @dataclass(frozen=True)
 class Wait:
     """A row of `waits`; times are UTC milliseconds.

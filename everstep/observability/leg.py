@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from everstep.observability.cost import Price
     from everstep.observability.span_buffer import SpanBuffer
 
-Outcome: TypeAlias = Literal["done", "review", "retry", "failed", "released", "lost"]
+Outcome: TypeAlias = Literal["done", "review", "parked", "retry", "failed", "released", "lost"]
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,9 @@ class Leg:
         """Tell how the leg ended, before it is left; what is told last counts.
 
         Args:
-            outcome: `done`, `review` (a person must decide), `retry` (it will be tried again), `failed`, `released`
-                (given back without counting the attempt), or `lost` (another worker has the job). None: nobody knows.
+            outcome: `done`, `review` (a person must decide), `parked` (it waits for a signal or a moment), `retry` (it
+                will be tried again), `failed`, `released` (given back without counting the attempt), or `lost`
+                (another worker has the job). None: nobody knows.
             error: What went wrong, if anything did; an interrupt is not.
             detail: One sentence for people.
         """

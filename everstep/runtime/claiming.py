@@ -16,7 +16,6 @@ from sqlalchemy import Connection, and_, exists, or_, select
 
 from everstep.checkpoints import claims, deaths, jobs, migrate
 from everstep.checkpoints.admission import Limits
-from everstep.checkpoints.job import PARKED
 from everstep.checkpoints.job_statements import LIVING
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.schema import agent_jobs, waits
@@ -137,14 +136,18 @@ class Claiming:
         return await self.claim(running, limit=limit) if limit > 0 and look.ready else [], soon_s
 
     async def nothing_left(self) -> bool:
-        """Whether no job is left that could run without a person, or a signal that only somebody else can emit.
+        """Whether no job is left that could run without a person, or a signal that somebody else emits.
+
+        A job that sleeps, or waits for what Everstep itself looks after, will run; one that waits for a user's signal
+        may wait for days, also where a moment ends that.
 
         Raises:
             StoreUnavailable: The record cannot be read.
         """
-        ours = waits.c.signal.startswith(RESERVED, autoescape=True)
-        wakes = exists().where(waits.c.job_id == agent_jobs.c.id, waits.c.state == "open", ours)
-        goes_on = or_(agent_jobs.c.next_run_at != PARKED, wakes)
+        of_job = and_(waits.c.job_id == agent_jobs.c.id, waits.c.state == "open")
+        ours = or_(waits.c.signal.is_(None), waits.c.signal.startswith(RESERVED, autoescape=True))
+        is_due = agent_jobs.c.next_run_at <= self._store.clock.now_ms()
+        goes_on = or_(is_due, ~exists().where(of_job), exists().where(of_job, ours))
         could_run = and_(agent_jobs.c.graph.in_(self._graphs()), agent_jobs.c.status.in_(LIVING), goes_on)
         query = select(exists().where(could_run))
         return not await self._store.aread(lambda connection: connection.execute(query).scalar_one())

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 DRAIN = {"drain": True}
 
-Kind = Literal["alive", "began", "measured", "cancelling", "settled", "lost", "unsettled"]
+Kind = Literal["alive", "began", "measured", "cancelling", "draining", "settled", "lost", "unsettled"]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from langgraph.types import Command, Interrupt, Send, StateSnapshot
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.saver import RESUME, StepSaver
-from everstep.checkpoints.waits import INTERRUPT
+from everstep.checkpoints.waits import INTERRUPT, asks_a_person
 from everstep.errors import GraphChanged
 from everstep.runtime.results import json_ready
 
@@ -143,7 +143,7 @@ async def standing(
 
 def _are_waits(snapshot: StateSnapshot) -> bool:
     """Whether some node waits for a signal or a moment."""
-    return any(each.id.startswith(INTERRUPT) for task in snapshot.tasks for each in task.interrupts)
+    return any(not asks_a_person(each.id) for task in snapshot.tasks for each in task.interrupts)
 
 
 def _ends(command: Mapping[str, Any]) -> bool:
@@ -192,7 +192,7 @@ class _Stand:
 
 def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
     """Those that ask a person."""
-    return [each for each in interrupts if not each.id.startswith(INTERRUPT)]
+    return [each for each in interrupts if asks_a_person(each.id)]
 
 
 def _interrupts(
@@ -205,7 +205,7 @@ def _interrupts(
         waits = bool(task.interrupts)
         for interrupt in task.interrupts:
             count = used.get(interrupt.id, 0)
-            if interrupt.id.startswith(INTERRUPT):
+            if not asks_a_person(interrupt.id):
                 if (key := interrupt.id.removeprefix(INTERRUPT)) in open_waits:
                     stand.waits.append(key)
                 else:

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from langchain_core.messages import BaseMessageChunk
 from langchain_core.runnables import RunnableConfig
+from langgraph.types import Interrupt
 from sqlalchemy import Connection
 
 from everstep.checkpoints import claims, events
@@ -23,6 +24,7 @@ from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.jobs import LostClaim
 from everstep.checkpoints.store import Store
+from everstep.checkpoints.waits import asks_a_person
 from everstep.runtime.results import json_ready
 from everstep.runtime.slow_clients import SlowClients
 
@@ -109,6 +111,9 @@ class EventWriter:
             self._write([Emitted(events.CHECKPOINT_IDS, _text(checkpoint_ids(chunk)), place)])
         if mode not in self._modes:
             return
+        chunk = _without_waits(mode, chunk)
+        if chunk is None:
+            return
         if mode == "messages":
             self._message(place, chunk)
             return
@@ -187,6 +192,34 @@ def checkpoint_ids(told: Mapping[str, Any]) -> dict[str, Any]:
     ids = {"id": _place(told.get("config")), "parent_id": _place(told.get("parent_config"))}
     named = {name: place["checkpoint_id"] for name, place in ids.items() if place and "checkpoint_id" in place}
     return {**named, "step": metadata.get("step", -1), "source": metadata.get("source", "loop")}
+
+
+def _without_waits(mode: str, chunk: Any) -> Any:
+    """A chunk without the interrupts by which nodes wait for a signal or a moment: clients would ask a person.
+
+    None if nothing is left of it.
+    """
+    if not isinstance(chunk, dict):
+        return chunk
+    told = cast("dict[str, Any]", chunk)
+    if mode == "debug":
+        inner = {"checkpoint": "checkpoints", "task_result": "tasks"}.get(told["type"], "")
+        return {**told, "payload": _without_waits(inner, told["payload"])}
+    if mode == "checkpoints":
+        return {**told, "tasks": [_without_waits("tasks", task) for task in told.get("tasks", ())]}
+    name = {"tasks": "interrupts", "updates": "__interrupt__", "values": "__interrupt__"}.get(mode, "")
+    if not told.get(name):
+        return told
+    interrupts: list[Any] = list(told[name])
+    asked = [each for each in interrupts if asks_a_person(_id_of(each))]
+    if asked or mode == "tasks":
+        return {**told, name: asked}
+    left = {key: value for key, value in told.items() if key != name}
+    return left if left or mode == "values" else None
+
+
+def _id_of(interrupt: Any) -> str:
+    return str(interrupt.id if isinstance(interrupt, Interrupt) else interrupt.get("id"))
 
 
 def _placed(mode: str, chunk: Any) -> Any:

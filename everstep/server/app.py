@@ -15,10 +15,12 @@ from everstep.checkpoints.store import Store
 from everstep.graphs.http_configuration import Cors, HttpConfiguration, read_http
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.graphs.provider_sections import providers_of
+from everstep.nodes.providers.registry import Providers
 from everstep.observability.measures import NOTHING, Collected, Measures
 from everstep.observability.metric_names import OF_SERVERS
 from everstep.observability.prometheus import PrometheusPage
-from everstep.server import auth_hook, description, failures
+from everstep.server import auth_hook, description, failures, webhooks
 from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
 from everstep.server.context import Served, Settings
@@ -34,7 +36,19 @@ from everstep.server.langgraph import (
     threads,
 )
 from everstep.server.langgraph.protocol import commands, streaming
-from everstep.server.native import dead_letters, health, jobs, reviews, schedules, services, triggers
+from everstep.server.native import (
+    dead_letters,
+    deliveries,
+    health,
+    jobs,
+    provider_tasks,
+    quotes,
+    reviews,
+    schedules,
+    services,
+    signals,
+    triggers,
+)
 from everstep.server.open_streams import OpenStreams
 from everstep.server.queries import only_known
 from everstep.server.wire import Shut, Wire
@@ -59,6 +73,7 @@ def create_app(
     policies: Policies | None = None,
     settings: Settings | None = None,
     measures: Measures = NOTHING,
+    providers: Providers | None = None,
 ) -> FastAPI:
     """The application.
 
@@ -68,12 +83,13 @@ def create_app(
         policies: What `everstep.toml` says.
         settings: How it answers.
         measures: What the process measures with; `GET /everstep/metrics` tells of its streams without it, too.
+        providers: The providers of paid work; those of `policies` when omitted.
 
     Raises:
         ConfigInvalid: `langgraph.json` asks for something the server cannot honour safely, or its auth hook cannot be
             loaded.
     """
-    settings = settings or Settings()
+    policies, settings = policies or Policies(), settings or Settings()
     http = read_http(graphs.configuration.content) if graphs.configuration else HttpConfiguration()
     for sentence in http.unsupported:
         logger.warning("langgraph.json: %s", sentence)
@@ -87,7 +103,9 @@ def create_app(
     page = PrometheusPage(RecordSamples(store), measures=OF_SERVERS)
     streams = OpenStreams(Collected([page]), measures)
     app.state.metrics = page.registry
-    app.state.served = Served(store, graphs, policies or Policies(), settings, http, streams)
+    app.state.served = Served(
+        store, graphs, policies, settings, http, streams, providers or providers_of(policies.providers, graphs.folder)
+    )
     app.state.auth_hook = _hook(graphs, http)
     failures.install(app)
     app.include_router(meta.router)
@@ -103,9 +121,11 @@ def create_app(
     app.include_router(thread_streams.router, dependencies=KNOWN_QUERIES)
     app.include_router(commands.router, dependencies=KNOWN_QUERIES)
     app.include_router(streaming.router, dependencies=KNOWN_QUERIES)
-    for native in (jobs, reviews, dead_letters, services, schedules, health):
+    paid = (provider_tasks, quotes)
+    for native in (jobs, reviews, dead_letters, services, schedules, deliveries, signals, *paid, health):
         app.include_router(native.router, dependencies=KNOWN_QUERIES)
     app.include_router(triggers.router)
+    app.include_router(webhooks.router)
     _describe(app, http)
     _guard(app, app.state.served)
     return app

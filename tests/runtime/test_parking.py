@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from everstep.nodes.wait import asleep_until, await_for, sleep_until, wait_for
 from everstep.runtime.worker import Worker
 from tests.support.jobs import Log, beside, chain, moves, result, run, work
 from tests.support.record import claim
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.both_databases
 
@@ -91,7 +92,8 @@ def test_the_first_emission_wins(store: Store) -> None:
 def test_the_moment_ends_a_wait(store: Store, clock: ManualClock) -> None:
     """A wait that is over by its moment gives None, and a signal that comes later does not change that."""
     graph = chain(heard("paid:17", until=HOUR), heard("never", until=timedelta(days=400)))
-    job = run_until_parked(store, graph)
+    job = run(store, graph)
+    assert is_parked(store, job)
     assert store.job(job.public_id).next_run_at == clock.now_ms() + 3_600_000
     clock.advance(3_599_999)
     assert claim(store) == []
@@ -274,3 +276,21 @@ def test_a_cancelled_wait(store: Store) -> None:
     store.emit("paid:17")
     work(store, graph)
     assert store.job(job.public_id).status == "failed"
+
+
+def test_a_signal_beside_the_beginning_of_a_wait_is_heard(store: Store, clock: ManualClock) -> None:
+    """However an emission and the beginning of a wait meet, the job is woken, or was never parked."""
+    names = [f"signal-{number}" for number in range(20)]
+    graph = chain(lambda state: {"log": [(arrived := wait_for(state["log"][0])) and arrived.payload]})
+    jobs = [store.enqueue("graph", {"log": [name]}).job for name in names]
+    with Store.open(store.url, clock=clock) as other, ThreadPoolExecutor(4) as emitters:
+        worker = Worker(store, {"graph": graph}, concurrency=4)
+        running = threading.Thread(target=worker.run)
+        running.start()
+        emitted = [emitters.submit(other.emit, name, name) for name in names]
+        for each in emitted:
+            assert each.result(PATIENCE)[1]
+        until(lambda: all(store.job(job.public_id).status == "done" for job in jobs), "every job's end")
+        worker.drain()
+        running.join(PATIENCE)
+    assert [result(store, job) for job in jobs] == [[name, name] for name in names]

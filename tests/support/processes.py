@@ -96,4 +96,7 @@ def drive(
             if not (armed and killed):
                 for review in store.reviews():
                     answer(store, review)
+                for wait in store.waits(job):
+                    if wait.state == "open" and wait.signal is not None:
+                        store.emit(wait.signal, f"the payload of {wait.signal}")
     raise AssertionError(f"the job did not end after {len(passed)} workers")

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import PregelTask, StateSnapshot
+from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
+from everstep.checkpoints.waits import asks_a_person
 from everstep.errors import RequestInvalid
 from everstep.runtime.results import json_ready, text_of
 
@@ -26,7 +27,7 @@ def view(snapshot: StateSnapshot) -> dict[str, Any]:
         "created_at": snapshot.created_at,
         "parent_checkpoint": place(snapshot.parent_config),
         "tasks": [_task(task) for task in snapshot.tasks],
-        "interrupts": list(snapshot.interrupts),
+        "interrupts": _asked(snapshot.interrupts),
     }
 
 
@@ -47,7 +48,12 @@ def place(config: RunnableConfig | None) -> dict[str, Any] | None:
 
 def interrupts_by_task(snapshot: StateSnapshot) -> dict[str, Any]:
     """What waits for a person, by the task that asks; JSON data."""
-    return {task.id: json_ready(list(task.interrupts)) for task in snapshot.tasks if task.interrupts}
+    return {task.id: json_ready(asked) for task in snapshot.tasks if (asked := _asked(task.interrupts))}
+
+
+def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+    """Those that ask a person; the others say that a node waits for a signal or a moment."""
+    return [each for each in interrupts if asks_a_person(each.id)]
 
 
 def check_selection(fields: Sequence[str] | None) -> None:
@@ -86,7 +92,7 @@ def _task(task: PregelTask) -> dict[str, Any]:
         "name": task.name,
         "path": list(cast("tuple[Any, ...]", task.path)),
         "error": None if error is None else error if isinstance(error, str) else text_of(error),
-        "interrupts": list(task.interrupts),
+        "interrupts": _asked(task.interrupts),
         "checkpoint": None if below is None or isinstance(below, StateSnapshot) else place(below),
         "state": view(below) if isinstance(below, StateSnapshot) else None,
         "result": task.result,

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from everstep.checkpoints import budgets, effects, job_view, jobs, reviews, services, views
+from everstep.checkpoints import budgets, effects, job_view, jobs, paid_view, reviews, services, views, waits
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.reviews import Review
 from everstep.errors import JobNotFound, ReviewNotFound
@@ -90,6 +90,8 @@ def detail(connection: Connection, found: Job) -> dict[str, Any]:
         **job_view.of(found, account),
         "open_reviews": [one.public_id for one in questions if one.status == "open"],
         "waits_for": [service.name for service in services.holding(connection, found.id)],
+        "waits": [wait.view() for wait in waits.of_job(connection, found.id) if wait.state == "open"],
+        "paid": paid_view.of(connection, found),
     }
 
 
