@@ -86,10 +86,14 @@ def _option(given: str) -> tuple[str, Any]:
 
 
 def _price_list(file: Path | None, provider: str | None, config_path: Path) -> PriceList:
-    from everstep.nodes.price_list import read_price_list
+    from everstep.graphs.policies import read_policies
+    from everstep.graphs.provider_sections import providers_of
+    from everstep.nodes.pricing import of_provider, read_price_list
 
     if (file is None) == (provider is None):
         raise click.UsageError("give one of --prices FILE and --provider NAME", click.get_current_context())
     if file is not None:
         return read_price_list(file)
-    raise NotImplementedError
+    assert provider is not None
+    providers = providers_of(read_policies(config_path).providers, config_path.absolute().parent)
+    return of_provider(providers, provider)

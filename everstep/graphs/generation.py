@@ -20,7 +20,7 @@ from langgraph.types import Command
 
 from everstep.checkpoints import job_evidence
 from everstep.checkpoints.quote import Quote, money
-from everstep.errors import CancelUnsupported, PayloadInvalid
+from everstep.errors import PayloadInvalid
 from everstep.graphs import generation_job
 from everstep.graphs.generation_job import Generation, GenerationResult, GenerationState
 from everstep.nodes import artefacts, attempt, pricing
@@ -94,7 +94,7 @@ async def submit(state: GenerationState) -> dict[str, Any]:
     """Charge the price and submit, once.
 
     Raises:
-        CreditInsufficient: The owner cannot pay it; nothing was submitted.
+        InsufficientCredit: The owner cannot pay it; nothing was submitted.
     """
     task = await submit_task(
         state["provider"],
@@ -140,11 +140,8 @@ async def ask(state: GenerationState) -> Command[Literal["observe", "present"]]:
     )
     if decision.approved:
         return Command(update={"give_up_at": _later(state)}, goto="observe")
-    try:
-        await cancel_task(state["task"])
-    except CancelUnsupported:
-        return Command(update={"given_up": True}, goto="present")
-    return Command(update={"given_up": True}, goto="observe")
+    asked = await cancel_task(state["task"])
+    return Command(update={"given_up": True}, goto="observe" if asked else "present")
 
 
 async def store(state: GenerationState) -> dict[str, Any]:

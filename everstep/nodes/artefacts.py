@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from urllib.parse import unquote_to_bytes, urljoin, urlsplit
 
 from everstep.errors import ArtefactInvalid
+from everstep.nodes.attempt import current_job
 from everstep.nodes.effect import effect
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ async def keep(offer: Offer, name: str, most_bytes: int = MOST_BYTES) -> Artefac
     """
     where = folder()
     where.mkdir(parents=True, exist_ok=True)
-    begins = f".{hashlib.sha256(name.encode()).hexdigest()[:16]}-"
+    begins = f".{hashlib.sha256(f'{current_job()}/{name}'.encode()).hexdigest()[:16]}-"
     for left in where.glob(f"{begins}*.part"):  # by a worker that was killed
         left.unlink(missing_ok=True)
     handle, part = tempfile.mkstemp(".part", begins, where)

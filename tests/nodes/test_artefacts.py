@@ -93,7 +93,7 @@ def test_what_an_address_has_is_kept_by_its_digest(provider: ThreadingHTTPServer
 def test_a_killed_worker_leaves_nothing(provider: ThreadingHTTPServer, folder: Path) -> None:
     """What it had begun to write is taken away by the next attempt, and no other's."""
     folder.mkdir()
-    begins = f".{hashlib.sha256(b'task/0').hexdigest()[:16]}-"
+    begins = f".{hashlib.sha256(b'None/task/0').hexdigest()[:16]}-"
     (folder / f"{begins}abc.part").write_bytes(b"half")
     (folder / ".other-abc.part").write_bytes(b"half")
     kept(Offer(address(provider, "/200")))

@@ -22,7 +22,7 @@ def nothing() -> Provider:
 
 def serving(store: Store, **prices: Path | None) -> Any:
     """An application with providers that have these price lists."""
-    entries = {name: Entry(nothing, prices=None if path is None else str(path)) for name, path in prices.items()}
+    entries = {name: Entry(nothing, prices=path) for name, path in prices.items()}
     graphs = GraphCatalogue.from_graphs({"agent": agent()})
     return create_app(store, graphs, providers=Providers(entries))
 

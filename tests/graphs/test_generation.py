@@ -1,0 +1,228 @@
+"""The shipped graph for paid generations: what is charged, submitted, kept and presented, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.checkpoints import ledger, paid_view, provider_tasks
+from everstep.checkpoints.job import Job
+from everstep.checkpoints.store import Store
+from everstep.graphs.generation import graph
+from everstep.nodes.artefacts import FOLDER_VARIABLE
+from everstep.runtime.observation import Observation
+from everstep.runtime.worker import Worker
+from tests.support.prices import price_list
+from tests.support.studio import MADE, Studio, balance, granted, providers_with
+
+DIGEST = hashlib.sha256(MADE).hexdigest()
+ASKED = {"provider": "studio", "model": "clip-1", "prompt": "after 2", "duration": 4}
+PRICE = 40
+
+
+class Shop:
+    """A record with credit, the studio, and a worker when it is wanted."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store = store
+        self.studio = Studio()
+        self.providers = providers_with(self.studio, price_list(folder))
+        granted(store)
+
+    def job(self, **changes: Any) -> Job:
+        """A job that was submitted."""
+        return self.store.enqueue("generation", {**ASKED, **changes}).job
+
+    def work(self) -> None:
+        """Work, and ask the provider, until only a person could go on."""
+        Worker(self.store, {"generation": graph}, providers=self.providers).run(until_idle=True)
+
+    def run(self, **changes: Any) -> Job:
+        """A job, as it ended."""
+        job = self.job(**changes)
+        self.work()
+        return self.store.job(job.public_id)
+
+    def result(self, job: Job) -> Any:
+        """What a job came to."""
+        job = self.store.job(job.public_id)
+        assert job.status == "done", job.error_json
+        return self.view(job)["result"]
+
+    def view(self, job: Job) -> Any:
+        """A job as it is shown."""
+        from everstep.checkpoints import job_view
+
+        job = self.store.job(job.public_id)
+        return {**job_view.of(job), "paid": self.store.read(lambda connection: paid_view.of(connection, job))}
+
+    def submissions(self) -> int:
+        """How often the provider took something."""
+        return sum(len(requests) for requests in self.studio.submitted.values())
+
+
+@pytest.fixture
+def shop(shared: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """A shop whose artefacts go to the folder `kept`."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "kept"))
+    yield Shop(shared, tmp_path)
+    assert shared.read(ledger.mismatches) == []
+
+
+def test_a_generation_is_charged_submitted_kept_and_presented(shop: Shop, tmp_path: Path) -> None:
+    """Once; the provider is told what was left out, and the file is there by its digest."""
+    job = shop.run(options={"audio": True})
+    result = shop.result(job)
+    (artefact,) = result["artefacts"]
+    assert (result["outcome"], result["price"], result["charged"], result["refunded"]) == (
+        "succeeded",
+        "0.50 EUR",
+        50,
+        0,
+    )
+    assert (tmp_path / "kept" / artefact["file"]).read_bytes() == MADE
+    assert artefact["sha256"] == DIGEST
+    assert balance(shop.store) == 950
+    ((request,),) = shop.studio.submitted.values()
+    whole = {"model": "clip-1", "prompt": "after 2", "duration": 4, "resolution": "720p", "outputs": 1}
+    assert request == {**whole, "options": {"audio": True}}
+
+
+def test_the_users_view_is_rebuilt_from_the_record(shop: Shop) -> None:
+    """Request, stage, price, what was charged, artefacts, and nothing of the provider's."""
+    job = shop.job()
+    assert shop.view(job)["paid"] is None
+    shop.work()
+    shown = shop.view(job)
+    paid = shown["paid"]
+    (task,) = paid["tasks"]
+    assert (paid["stage"], paid["charged"], paid["refunded"], paid["currency"]) == ("done", PRICE, 0, "EUR")
+    assert (paid["price"]["text"], paid["price"]["version"]) == ("0.40 EUR", "2026-11")
+    assert paid["request"]["prompt"] == "after 2"
+    assert (task["state"], task["progress"], task["generation"]) == ("succeeded", 100, 1)
+    assert [artefact["sha256"] for artefact in paid["artefacts"]] == [DIGEST]
+    assert "task-of-" not in str(shown)
+    assert "secret-of-the-provider" not in str(shown)
+    place = {"configurable": {"thread_id": job.thread_id}}
+    saved = [state.checkpoint["channel_values"] for state in shop.store.saver_class(shop.store).list(place)]
+    assert any(state.get("task") == task["id"] for state in saved)
+    assert "secret-of-the-provider" not in str(saved)
+
+
+def test_a_failure_is_refunded_and_can_be_tried_again(shop: Shop) -> None:
+    """The job is done and says so; generation 2 is a new job that is charged anew, and refused before a failure."""
+    first = shop.run(prompt="fail")
+    result = shop.result(first)
+    assert (result["outcome"], result["charged"], result["refunded"]) == ("failed", PRICE, PRICE)
+    assert result["message"] == "the provider could not do it; 0.40 EUR came back"
+    assert "generation 2" in result["next_step"]
+    assert balance(shop.store) == 1000
+    again = shop.run(prompt="fail", generation=2)
+    assert shop.result(again)["refunded"] == PRICE
+    assert (shop.submissions(), balance(shop.store)) == (2, 1000)
+    early = shop.run(prompt="after 1", generation=2)
+    assert (early.status, shop.view(early)["error"]["code"]) == ("failed", "generation_refused")
+
+
+def test_what_the_provider_refuses_is_a_failure_that_is_refunded(shop: Shop) -> None:
+    """Nothing was made, nothing stays charged."""
+    result = shop.result(shop.run(prompt="refuse"))
+    assert (result["outcome"], result["refunded"], balance(shop.store)) == ("failed", PRICE, 1000)
+
+
+def test_two_jobs_of_one_submission_are_one_task(shop: Shop) -> None:
+    """The second pays and submits nothing, and presents the same."""
+    jobs = [shop.job(client_price=PRICE), shop.job(client_price=PRICE + 1)]
+    shop.work()
+    results = [shop.result(job) for job in jobs]
+    assert results[0]["artefacts"] == results[1]["artefacts"] != []
+    assert (shop.submissions(), balance(shop.store)) == (1, 1000 - PRICE)
+    assert [len(shop.view(job)["paid"]["tasks"]) for job in jobs] == [1, 1]
+
+
+def test_the_clients_price_counts_nothing(shop: Shop) -> None:
+    """One that is not the real one is noted as evidence and in the state, and the real one is charged."""
+    right, wrong = shop.run(client_price=PRICE), shop.run(client_price=1, prompt="after 1")
+    mismatch = {"client_price": 1, "amount": PRICE, "currency": "EUR", "version": "2026-11"}
+    noted = [(row["kind"], row["detail"]) for row in shop.store.evidence(wrong)]
+    assert noted == [("price", mismatch)]
+    assert shop.store.evidence(right) == []
+    assert balance(shop.store) == 1000 - 2 * PRICE
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"duration": 3}, "options_invalid"),
+    ({"model": "clip-2"}, "options_invalid"),
+    ({"provider": "studios"}, "provider_not_found"),
+    ({"prompt": " "}, "payload_invalid"),
+    ({"generation": 0}, "payload_invalid"),
+    ({"window_s": "1"}, "payload_invalid"),
+    ({"submission_key": ""}, "payload_invalid"),
+]
+
+
+@pytest.mark.parametrize(("change", "code"), REFUSED)
+def test_what_cannot_be_carried_out_ends_before_it_is_charged(shop: Shop, change: dict[str, Any], code: str) -> None:
+    """The job has failed and says why, or asks for a provider; nothing was charged or submitted."""
+    job = shop.run(**change)
+    status = "review" if code == "provider_not_found" else "failed"
+    assert (job.status, shop.view(job)["error"]["code"]) == (status, code)
+    assert (shop.submissions(), balance(shop.store)) == (0, 1000)
+
+
+def test_without_credit_nothing_is_submitted(shop: Shop) -> None:
+    """The job has failed with the balance and the price; with more credit it goes on where it stopped."""
+    job = shop.run(outputs=4, duration=10, resolution="1080p", options={"audio": True})
+    assert shop.result(job)["charged"] == 750
+    job = shop.run(outputs=4, duration=10)
+    error = shop.view(job)["error"]
+    assert (job.status, error["code"]) == ("failed", "insufficient_credit")
+    assert "2.50 EUR; the price is 4.00 EUR" in error["message"]
+    assert (shop.submissions(), balance(shop.store)) == (1, 250)
+    assert shop.store.read(lambda connection: provider_tasks.listed(connection, job=job.public_id)) == []
+
+
+def test_a_person_is_asked_when_it_takes_too_long(shop: Shop) -> None:
+    """Windows end and begin again; after give_up_after_s a person says whether to go on, and then it is cancelled."""
+    job = shop.run(prompt="never", window_s=0.01, give_up_after_s=0.05)
+    assert (job.status, shop.view(job)["paid"]["stage"]) == ("review", "asking")
+    (question,) = [review for review in shop.store.reviews(job) if review.status == "open"]
+    shop.store.answer(question.public_id, decision="approve")
+    shop.work()
+    (question,) = [review for review in shop.store.reviews(job) if review.status == "open"]
+    shop.store.answer(question.public_id, decision="reject", reason="no more")
+    shop.work()
+    result = shop.result(job)
+    assert (result["outcome"], result["refunded"]) == ("failed", PRICE)
+    assert (shop.submissions(), balance(shop.store)) == (1, 1000)
+
+
+def test_what_cannot_be_cancelled_is_given_up_and_settled_later(shop: Shop) -> None:
+    """The job is done; the task goes on, and is refunded if it fails."""
+    shop.studio.cancels = False
+    job = shop.run(prompt="never", window_s=0.01, give_up_after_s=0.02)
+    (question,) = [review for review in shop.store.reviews(job) if review.status == "open"]
+    shop.store.answer(question.public_id, decision="reject", reason="no more")
+    shop.work()
+    assert shop.result(job)["outcome"] == "given_up"
+    assert balance(shop.store) == 1000 - PRICE
+    shop.studio.cancelled |= set(shop.studio.submitted)  # it fails at last
+
+    async def asked() -> None:
+        asking = Observation(shop.store, shop.providers)
+        while balance(shop.store) != 1000:
+            await asking.until_asked()
+
+    asyncio.run(asyncio.wait_for(asked(), 60))
+    assert shop.view(job)["paid"]["refunded"] == PRICE
+
+
+def test_an_answer_at_once_needs_no_waiting(shop: Shop) -> None:
+    """A provider that has it at once is not asked again."""
+    assert shop.result(shop.run(prompt="at once"))["outcome"] == "succeeded"
+    assert shop.studio.asked == {}
