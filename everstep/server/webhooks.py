@@ -23,6 +23,7 @@ from everstep.observability import metric_names
 from everstep.server.context import Served, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import shows
+from everstep.server.native.shown import ErrorShown
 
 logger = logging.getLogger("everstep.providers")
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
@@ -64,7 +65,14 @@ class Refusals:
 refusals = Refusals()
 
 
-@router.post("/{provider}", openapi_extra=_BODY, responses=shows(WebhookTaken, "It is stored, and what follows of it."))
+@router.post(
+    "/{provider}",
+    openapi_extra=_BODY,
+    responses={
+        **shows(WebhookTaken, "It is stored, and what follows of it."),
+        **shows(ErrorShown, "It is not known to be genuine, or too old.", 401),
+    },
+)
 async def take_webhook(provider: str, request: Request, served: ServedBy) -> Response:
     """Take what a provider tells of a paid task. Its signature decides who may send; no API key is needed.
 

@@ -21,10 +21,12 @@ from schemathesis.specs.openapi.checks import (
 from everstep.checkpoints.store import Store
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
+from everstep.nodes.providers.registry import Entry, Providers
 from everstep.runtime.worker import Worker
 from everstep.server.app import create_app
 from everstep.server.context import Settings
 from tests.support.native import agent, job_of
+from tests.support.paid import Scripted, task_of
 from tests.support.record import fresh
 
 CHECKS = [not_a_server_error, response_schema_conformance, status_code_conformance, content_type_conformance]
@@ -56,7 +58,10 @@ class Tried:
         self.store = store
         self.known: dict[str, list[str]] = {"assistant_id": ["agent"], "name": ["api.example.com"], "schedule": ["s"]}
         policies = Policies.model_validate({"triggers": {"api.example.com": TRIGGER}})
-        self.app: FastAPI = create_app(store, self.graphs, policies=policies, settings=Settings(wait_s=0.02))
+        provider = Scripted("films")
+        providers = Providers({"films": Entry(lambda: provider, check=lambda _headers, _body, _now: None)})
+        settings = Settings(wait_s=0.02)
+        self.app: FastAPI = create_app(store, self.graphs, policies=policies, settings=settings, providers=providers)
 
     async def fill(self) -> None:
         """Jobs in every state, a thread with runs, reviews, a schedule, a cron, an item."""
@@ -91,6 +96,8 @@ class Tried:
             "cron_id": [cron],
             "event_id": [event],
         }
+        tasks = [task_of(self.store, to, to=to) for to in ("created", "submission_unknown", "pending")]
+        self.known |= {"task_id": [task.public_id for task in tasks], "provider": ["films"]}
         self.known["review_id"] = [review.public_id for review in self.store.reviews()]
 
     def named(self, case: schemathesis.Case) -> None:

@@ -19,6 +19,7 @@ from everstep.runtime import task_care
 from everstep.server.context import CalledBy, Caller, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import Body, Cursor, Limit, shows
+from everstep.server.native.shown import ErrorShown
 from everstep.server.native.shown_tasks import TaskDetail, TaskList, TaskState
 from everstep.server.once import AskedOnce
 from everstep.server.texts import Text
@@ -88,7 +89,13 @@ async def get_task(task_id: str, served: ServedBy, caller: CalledBy) -> Response
     )
 
 
-@router.post("/{task_id}/cancel", responses=shows(TaskDetail, "The task as it is then."))
+@router.post(
+    "/{task_id}/cancel",
+    responses={
+        **shows(TaskDetail, "The task as it is then."),
+        **shows(ErrorShown, "The provider gave no answer that can be used; the task is as it was.", 502),
+    },
+)
 async def cancel_task(task_id: str, served: ServedBy, caller: CalledBy) -> Response:
     """Ask the provider to end a task; it then is what the provider says. Again does no harm."""
     task = await served.store.aread(lambda connection: _task(connection, caller, task_id))
