@@ -32,7 +32,7 @@ from tests.support.provider_tasks import CURRENCY, OWNER, PROVIDER, price
 
 ACTORS = ("a", "b")
 TABLES = ("provider_tasks", "provider_events", "credit_accounts", "ledger", "signals", "evidence")
-IDS = ("film-1", "film-2", "film-3")
+IDS = ("film-1", "film-2", "film-3", "film-4", "film-5")
 
 actors = st.sampled_from(ACTORS)
 crashes = st.sampled_from([False, False, False, True])
@@ -74,10 +74,11 @@ class PaidLife(RecordMachine):
 
     @initialize(amount=st.sampled_from([5, 12]))
     def begin(self, amount: int) -> None:
-        """There is some credit, and a task on its way."""
+        """There is some credit, and three tasks on their way."""
         self.grant("a", "first", amount, False)
-        self.create("a", "cat", 1, "x", 5, False)
-        self.move("a", self.seen[-1], "submitting", self.job, False)
+        for key, price_of in (("cat", 5), ("dog", 0), ("owl", 0)):
+            self.create("a", key, 1, "x", price_of, False)
+            self.move("a", self.seen[-1], "submitting", self.job, False)
 
     @rule(actor=actors, key=st.sampled_from(["first", "second"]), amount=st.sampled_from([5, 12]), crash=crashes)
     def grant(self, actor: str, key: str, amount: int, crash: bool) -> None:
@@ -96,7 +97,7 @@ class PaidLife(RecordMachine):
 
     @rule(
         actor=actors,
-        key=st.sampled_from(["cat", "dog"]),
+        key=st.sampled_from(["cat", "dog", "owl", "fox"]),
         generation=st.integers(1, 3),
         request=st.sampled_from(["x", "x", "x", "y"]),
         amount=st.sampled_from([0, 5, 7]),
@@ -180,7 +181,7 @@ class PaidLife(RecordMachine):
 
     @rule(
         actor=actors,
-        event_id=st.integers(0, 5),
+        event_id=st.integers(0, 9),
         status=statuses,
         by_key=st.booleans(),
         task=st.data(),

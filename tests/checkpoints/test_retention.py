@@ -31,6 +31,7 @@ from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.runs import RunRequest
 from everstep.checkpoints.schema import (
     agent_jobs,
+    approvals,
     events,
     evidence,
     metadata,
@@ -41,6 +42,7 @@ from everstep.checkpoints.schema import (
     spans,
     tombstones,
     upstream_events,
+    waits,
 )
 from everstep.checkpoints.services import Report
 from everstep.checkpoints.store import Store
@@ -48,6 +50,7 @@ from everstep.clock import ManualClock, uuid7
 from everstep.errors import JobNotFound, JobPruned, JobStateConflict, KeyConflict, PayloadInvalid
 from everstep.nodes.effect import effect
 from everstep.runtime.settle import Outcome
+from tests.support import provider_tasks as paid
 from tests.support.jobs import chain, work
 from tests.support.record import begin_running, settled
 from tests.support.waiting import PATIENCE, Halt, until
@@ -146,6 +149,10 @@ def a_whole_job(store: Store) -> Job:
         connection.execute(evidence.insert().values(job_id=job.id, claim_no=1, kind="error", detail_json="{}", at=now))
         reviews.open_all(connection, jobs.get(connection, job.id), [Question("interrupt", "i", "?")], now=now)
         reviews.close_all(connection, job.id, now=now)
+        (asked,) = reviews.of_job(connection, job.id)
+        use = {"review_id": asked.id, "action": "a", "argument_digest": "d", "state": "consumed", "effect_key": "k"}
+        connection.execute(approvals.insert().values(job_id=job.id, reserved_at=now, **use))
+        connection.execute(waits.insert().values(job_id=job.id, key="k", owner="default", state="met", created_at=now))
         connection.execute(
             upstream_events.insert().values(service="api.example", symptom="s", check_time=now, job_id=job.id)
         )
@@ -209,6 +216,19 @@ def test_a_job_goes_with_everything_of_it(store: Store) -> None:
     }
     with pytest.raises(JobNotFound):
         store.job(job.public_id)
+
+
+def test_paid_tasks_and_money_outlive_their_job(store: Store) -> None:
+    """They name it by its public id alone, and what the provider says later is told to the task all the same."""
+    job = done(store)
+    paid.give(store, 500)
+    task = paid.submitted(store, job=job.public_id)
+    paid.send(store, paid.PENDING, provider_task_id="film-1")
+    assert store.prune(AT_ONCE).jobs == {"done": 1, "failed": 0}
+    assert paid.again(store, task) == task
+    assert paid.tell(store, task, paid.FAILED).task.job == job.public_id
+    assert paid.send(store, paid.DONE, "event-2", provider_task_id="film-1").state == "ignored"
+    assert paid.amounts(store, task) == [("charge", -200), ("refund", 200)]
 
 
 def test_another_job_keeps_all_it_has(store: Store) -> None:
@@ -358,7 +378,7 @@ def test_many_jobs_go_in_batches(store: Store) -> None:
     pruned = store.prune(AT_ONCE, progress=lambda so_far: told.append(so_far.jobs["done"]))
     assert pruned.jobs["done"] == BATCH + 50
     assert told == [BATCH, BATCH + 50]
-    assert store.commits - commits == 7  # two batches, and a look each for old readers, slots, replies, events, keys
+    assert store.commits - commits == 8  # two batches, a look each for old readers, slots, replies, signals, events, keys
 
 
 def test_outages_are_forgotten_in_their_time(store: Store, clock: ManualClock) -> None:
