@@ -122,6 +122,12 @@ class HttpProvider(Provider):
             path = path.replace(f"{{{name}}}", quote(str(known.get(name, "")), safe=""))
         query = {name: _written(value) for name, value in cast("dict[str, Any]", fill(request.query)).items()}
         headers = {name: _written(value) for name, value in cast("dict[str, Any]", fill(request.headers)).items()}
+        if wrong := [name for name, value in headers.items() if not (value.isascii() and value.isprintable())]:
+            raise ProviderRefused(
+                f"the request for the provider {self.name} puts into the header {wrong[0]} what cannot stand there",
+                next_step="send it in the body, or correct the request",
+                provider=self.name,
+            )
         return await self._caller.call(request.method, path, query=query, headers=headers, body=fill(request.body))
 
     def _read(self, answer: Answer) -> Any:
