@@ -2,8 +2,8 @@
 
 The points are those an uninterrupted run passes, so the matrix is complete: each checkpoint, each write of a task, each
 effect before, in and after its call, each claim and settlement, in the first leg and in those that resume with an
-answer or a signal. All shapes on SQLite; on PostgreSQL, whose transactions and saver are its own, four that between
-them have questions, waits, approvals, effects before, between and after them, parallel tasks and a join.
+answer or a signal. All shapes on SQLite; on PostgreSQL, whose transactions and saver are its own, three that between
+them have questions, waits, effects before, between and after them, parallel tasks and a join.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.outside import happened
 from tests.support.processes import POINTS, drive, work, work_until_killed
 from tests.support.record import record
 
-ON_POSTGRES = ("asking", "fan_out", "waiting", "approving")
+ON_POSTGRES = ("asking", "fan_out", "waiting")
 
 
 def answer(store: Store, review: Review) -> None:
