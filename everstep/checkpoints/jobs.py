@@ -270,7 +270,12 @@ def end(
         why = "rejected"
     elif said != "superseded":
         wish["error_json"] = json.dumps({"code": "cancelled", "message": f"cancelled by {actor}", "step": job.step})
-    return fail(connection, job, now=now, actor=actor, reason=why, **wish)
+    ended = fail(connection, job, now=now, actor=actor, reason=why, **wish)
+    if ended.status == "failed":
+        from everstep.checkpoints import cancelled_tasks
+
+        cancelled_tasks.let_go(connection, ended, now=now, actor=actor)
+    return ended
 
 
 def fail(connection: Connection, job: Job, *, now: int, actor: str, reason: str, **changes: Any) -> Job:

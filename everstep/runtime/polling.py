@@ -10,17 +10,18 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import provider_polls, provider_settlement, provider_tasks
+from everstep.checkpoints import cancelled_tasks, provider_polls, provider_settlement, provider_tasks
 from everstep.checkpoints.provider_status import ProviderStatus
 from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.store import Store
 from everstep.credentials import without_secrets
-from everstep.errors import ProviderTaskMissing
+from everstep.errors import CancelUnsupported, ProviderTaskMissing
 from everstep.nodes.providers.interface import Provider
 from everstep.runtime.retry_after import retry_after_ms
 
@@ -101,6 +102,7 @@ class Poll:
         limit = min(QUERY_S, left)
         try:
             async with asyncio.timeout(limit):
+                await self._cancelled(task, task.provider_task_id)
                 status = await self.provider.query(task.provider_task_id)
         except ProviderTaskMissing:
             return await self._failed(task, MISSING, None)
@@ -110,6 +112,22 @@ class Poll:
             return await self._failed(task, said, retry_after_ms(error, self.store.clock.now_ms()))
         crash.point("provider.polled", task.job)
         return await self._answered(task, status)
+
+    async def _cancelled(self, task: ProviderTask, provider_task_id: str) -> None:
+        """Have the provider end a task whose job a person ended; the query after it tells what became of that."""
+        if not await self.store.aread(lambda connection: cancelled_tasks.is_to_be_cancelled(connection, task)):
+            return
+        try:
+            await self.provider.cancel(provider_task_id)
+            supported = True
+        except CancelUnsupported:
+            supported = False
+        except Exception as error:  # it is asked again before the next query
+            logger.warning("task %s could not be cancelled at %s: %s", task.public_id, task.provider, error)
+            return
+        now = self.store.clock.now_ms()
+        note = partial(cancelled_tasks.note_asked, task=task, supported=supported, now=now)
+        await self.store.awrite(note)
 
     async def _answered(self, task: ProviderTask, status: ProviderStatus) -> Outcome:
         now = self.store.clock.now_ms()

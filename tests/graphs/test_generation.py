@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +21,7 @@ from everstep.runtime.observation import Observation
 from everstep.runtime.worker import Worker
 from tests.support.prices import price_list
 from tests.support.studio import MADE, Studio, balance, granted, providers_with
+from tests.support.waiting import until
 
 DIGEST = hashlib.sha256(MADE).hexdigest()
 ASKED = {"provider": "studio", "model": "clip-1", "prompt": "after 2", "duration": 4}
@@ -64,6 +67,17 @@ class Shop:
     def submissions(self) -> int:
         """How often the provider took something."""
         return sum(len(requests) for requests in self.studio.submitted.values())
+
+
+def asked_until(shop: Shop, settled: Callable[[], bool]) -> None:
+    """Ask the provider until that is so."""
+
+    async def asking() -> None:
+        observation = Observation(shop.store, shop.providers)
+        while not settled():
+            await observation.until_asked()
+
+    asyncio.run(asyncio.wait_for(asking(), 60))
 
 
 @pytest.fixture
@@ -213,13 +227,69 @@ def test_what_cannot_be_cancelled_is_given_up_and_settled_later(shop: Shop) -> N
     assert balance(shop.store) == 1000 - PRICE
     shop.studio.cancelled |= set(shop.studio.submitted)  # it fails at last
 
-    async def asked() -> None:
-        asking = Observation(shop.store, shop.providers)
-        while balance(shop.store) != 1000:
-            await asking.until_asked()
-
-    asyncio.run(asyncio.wait_for(asked(), 60))
+    asked_until(shop, lambda: balance(shop.store) == 1000)
     assert shop.view(job)["paid"]["refunded"] == PRICE
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_a_cancelled_jobs_task_is_cancelled_and_settled_as_what_it_is(shop: Shop, cancels: bool) -> None:
+    """The provider is asked once to end it; what it could not end, and made, stays paid."""
+    shop.studio.cancels = cancels
+    waiting = shop.run(prompt="never", window_s=0.01, give_up_after_s=0.02)
+    shop.store.cancel(waiting.public_id)
+    job = shop.store.job(waiting.public_id)
+    assert (job.status, balance(shop.store)) == ("failed", 1000 - PRICE)
+    (task,) = shop.store.read(provider_tasks.listed)
+    asked_until(shop, lambda: any(row["kind"] == "provider" for row in shop.store.evidence(job)))
+    if cancels:
+        asked_until(shop, lambda: balance(shop.store) == 1000)
+        assert shop.view(job)["paid"]["tasks"][0]["state"] == "failed"
+    else:
+        (request,) = next(iter(shop.studio.submitted.values()))
+        cast("dict[str, Any]", request)["prompt"] = "after 1"
+        asked_until(shop, lambda: shop.store.read(provider_tasks.listed)[0].is_final)
+        assert (shop.view(job)["paid"]["tasks"][0]["state"], balance(shop.store)) == ("succeeded", 1000 - PRICE)
+    asked = [row["detail"] for row in shop.store.evidence(job) if row["kind"] == "provider"]
+    assert [(one["what"], one["supported"], one["task"]) for one in asked] == [
+        ("cancel_asked", cancels, task.public_id)
+    ]
+
+
+def test_what_was_never_submitted_is_refunded_when_its_job_is_cancelled(shop: Shop) -> None:
+    """A job in backoff whose provider takes nothing; the withdrawn task can be tried again as generation 2."""
+    job = shop.job(prompt="busy")
+    worker = Worker(shop.store, {"generation": graph}, providers=shop.providers, randomness=Random(0))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    until(lambda: shop.store.job(job.public_id).status in ("retry", "review"), "the provider's refusal")
+    worker.drain()
+    thread.join()
+    assert (balance(shop.store), shop.view(job)["paid"]["tasks"][0]["state"]) == (1000 - PRICE, "created")
+    shop.store.cancel(job.public_id)
+    assert (balance(shop.store), shop.view(job)["paid"]["tasks"][0]["state"]) == (1000, "failed")
+    assert shop.submissions() == 0
+
+
+def test_a_task_that_another_job_waits_for_is_not_cancelled(shop: Shop) -> None:
+    """The one that submitted it is; the other goes on to its end."""
+    first, second = shop.job(prompt="never"), shop.job(prompt="never", client_price=1)
+    worker = Worker(shop.store, {"generation": graph}, providers=shop.providers)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    until(lambda: all(shop.store.waits(shop.store.job(job.public_id)) for job in (first, second)), "both waits")
+    (task,) = shop.store.read(provider_tasks.listed)
+    submitter = next(job for job in (first, second) if job.public_id == task.job)
+    other = second if submitter is first else first
+    shop.store.cancel(submitter.public_id)
+    polls = task.polls
+    until(lambda: shop.store.read(provider_tasks.listed)[0].polls > polls + 2, "further questions")
+    assert shop.studio.cancelled == set()
+    (request,) = next(iter(shop.studio.submitted.values()))
+    cast("dict[str, Any]", request)["prompt"] = "after 1"
+    until(lambda: shop.store.job(other.public_id).status == "done", "the other's end")
+    worker.drain()
+    thread.join()
+    assert shop.result(other)["outcome"] == "succeeded"
 
 
 def test_an_answer_at_once_needs_no_waiting(shop: Shop) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from everstep.checkpoints import ledger
 from everstep.checkpoints.provider_status import ProviderStatus
 from everstep.checkpoints.store import Store
-from everstep.errors import CancelUnsupported, ProviderRefused
+from everstep.errors import CancelUnsupported, EffectRejected, ProviderRefused
 from everstep.nodes.providers.interface import Provider, Submitted
 from everstep.nodes.providers.registry import Entry, Providers
 
@@ -23,7 +23,8 @@ MADE = b"a moving picture"
 class Studio(Provider):
     """Makes one artefact a task, when it is asked for the task as often as the prompt says: `after 2`; or it fails.
 
-    Prompts: `after N`, `fail`, `never`, `refuse`, `at once`. A task that is cancelled fails.
+    Prompts: `after N`, `fail`, `never`, `refuse`, `at once`, `busy` (it takes nothing, and says so). A task that is
+    cancelled fails.
 
     Attributes:
         submitted: The requests it took, by our key.
@@ -42,6 +43,8 @@ class Studio(Provider):
     async def submit(self, request: Mapping[str, Any], *, key: str) -> Submitted:
         if request["prompt"] == "refuse":
             raise ProviderRefused("no such picture", status=400)
+        if request["prompt"] == "busy":
+            raise EffectRejected("too busy")
         self.submitted.setdefault(key, []).append(request)
         done = ProviderStatus("succeeded", result=self._made()) if request["prompt"] == "at once" else None
         return Submitted(f"task-of-{key}", done)

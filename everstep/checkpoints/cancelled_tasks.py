@@ -1,0 +1,94 @@
+"""Paid tasks of a job that a person ended: what was not submitted is withdrawn, the rest is cancelled and settled.
+
+A task that the provider has is not ended by ending its job. The provider is asked to end it, once, by whoever polls it
+next; what it is then settles it, as ever. A task that another job waits for goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+
+from everstep.checkpoints import effects, provider_task, provider_tasks
+from everstep.checkpoints import provider_settlement as settlement
+from everstep.checkpoints.effects import Effect
+from everstep.checkpoints.job import Job
+from everstep.checkpoints.provider_task import ProviderTask
+from everstep.checkpoints.schema import agent_jobs, evidence, waits
+
+SUBMIT: Final = "provider.submit"
+"""The effect that submits; its business key is the task's key at the provider."""
+ASKED: Final = "cancel_asked"
+_LIVING: Final = ("pending", "running", "retry", "review")
+
+
+def let_go(connection: Connection, job: Job, *, now: int, actor: str) -> None:
+    """A person ended a job, which is locked: see to its tasks.
+
+    Args:
+        connection: The write transaction.
+        job: The job as it ended.
+        now: UTC milliseconds.
+        actor: Who ended it.
+    """
+    for task in provider_task.listed(connection, job=job.public_id):
+        if task.is_final:
+            continue
+        task = _told_by_effect(connection, job, provider_task.lock(connection, task), now=now)
+        if task.state == "created":
+            error = {"code": "cancelled", "message": "its job was ended before it was submitted"}
+            provider_tasks.withdraw(connection, task, error=error, actor=actor, now=now)
+        elif task.state == "pending":
+            settlement.ask_now(connection, task, now=now)
+
+
+def _told_by_effect(connection: Connection, job: Job, task: ProviderTask, *, now: int) -> ProviderTask:
+    """What a person said of the submission, which the job's node will not come to note."""
+    if task.state not in ("submitting", "submission_unknown"):
+        return task
+    effect = _submission(connection, job, task)
+    if effect is None or effect.state == "rejected":
+        return provider_tasks.not_accepted(connection, task, now=now)
+    result: Any = effect.value() if effect.state == "confirmed" else None
+    known: Any = result.get("provider_task_id") if isinstance(result, dict) else result  # pyright: ignore
+    if not isinstance(known, str | int) or isinstance(known, bool) or not str(known):
+        return task
+    return provider_tasks.accepted(connection, task, str(known), now=now, next_poll_at=now)
+
+
+def _submission(connection: Connection, job: Job, task: ProviderTask) -> Effect | None:
+    asked = {"key": task.provider_key}
+    found = (one for one in effects.of_job(connection, job.id) if one.name == SUBMIT)
+    return next((one for one in found if json.loads(one.arguments_json) == asked), None)
+
+
+def is_to_be_cancelled(connection: Connection, task: ProviderTask) -> bool:
+    """Whether the provider is to be asked to end a task: a person ended its job, and no other job waits for it."""
+    job = agent_jobs.c
+    ended = select(job.id).where(
+        job.public_id == task.job, job.status == "failed", job.cancel_requested_at.is_not(None)
+    )
+    row = connection.execute(ended).first()
+    if row is None:
+        return False
+    others = select(waits.c.id).join(agent_jobs, job.id == waits.c.job_id)
+    others = others.where(waits.c.signal == task.signal, waits.c.state == "open", job.status.in_(_LIVING))
+    if connection.execute(others.limit(1)).first() is not None:
+        return False
+    kept = select(evidence.c.detail_json).where(evidence.c.job_id == row[0], evidence.c.kind == settlement.EVIDENCE)
+    told = [json.loads(detail) for detail in connection.execute(kept).scalars()]
+    return not any(one.get("what") == ASKED and one.get("task") == task.public_id for one in told)
+
+
+def note_asked(connection: Connection, task: ProviderTask, *, supported: bool, now: int) -> None:
+    """The provider was asked to end a task; it is not asked a second time.
+
+    Args:
+        connection: The write transaction.
+        task: The task.
+        supported: Whether the provider can.
+        now: UTC milliseconds.
+    """
+    settlement.keep(connection, task, ASKED, {"supported": supported}, now=now)
