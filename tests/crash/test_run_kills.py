@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from everstep.checkpoints import conversations, events, runs
+from everstep.checkpoints import conversations, events, large_texts, runs
+from everstep.checkpoints.large_texts import LARGE
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
@@ -54,6 +55,11 @@ def end_here(_store: Store, _world: str) -> list[dict[str, Any]]:
     return [{"command": {"goto": "__end__"}}]
 
 
+def long_input(_store: Store, world: str) -> list[dict[str, Any]]:
+    """An input so long that the state is stored in parts."""
+    return [{"input": {"world": world, "log": [f"line {number} of {LARGE // 16}" for number in range(LARGE // 16)]}}]
+
+
 def two_inputs(_store: Store, world: str) -> list[dict[str, Any]]:
     """The second takes the place of the first as that pauses."""
     return [{"input": {"world": world}}, {"input": {"world": world, "log": ["typed twice"]}}]
@@ -83,6 +89,7 @@ LIVES: dict[str, Life] = {
     "answers": [first, answer, first, answer_and_update],
     "steered": [first, resolve, two_inputs, answer],
     "ended": [first, end_here, first],
+    "large": [long_input, answer, first],
     "forks": [first, answer, fork, answer, fork_with_input],
 }
 
@@ -107,6 +114,7 @@ def live(
                 passed.append(Counter())
             else:
                 passed.append(work(store.url, "chatting"))
+        large_texts.sweep(store)
         return seen(store, world), passed, killed
 
 
@@ -163,7 +171,8 @@ def named(text: str, names: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("database", "name"), [*(("sqlite", name) for name in LIVES), ("postgres", "answers"), ("postgres", "steered")]
+    ("database", "name"),
+    [*(("sqlite", name) for name in LIVES), ("postgres", "answers"), ("postgres", "steered"), ("postgres", "large")],
 )
 def test_a_kill_at_any_point_changes_nothing_for_clients(database: str, name: str, tmp_path: Path) -> None:
     """Thread, runs, their events and the world equal those of an uninterrupted life, wherever the worker was killed."""

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from langgraph_sdk import get_sync_client
 
+from everstep.checkpoints.large_texts import LARGE
 from tests.support.waiting import PATIENCE
 
 INPUT = {"log": ["in"]}
@@ -111,3 +112,22 @@ def test_an_id_that_no_event_has_begins_anew(url: str, sdk: Any, thread: str) ->
     for given in ("somewhere", "9" * 40):
         assert list(_parts(sdk, thread, 2, last_event_id=given)) == whole
         assert [part.event for part in sdk.runs.join_stream(thread, run, last_event_id=given)][-1] == "end"
+
+
+def test_a_large_state_is_told_whole_in_every_way(sdk: Any) -> None:
+    """A state that the log keeps in parts: each stream mode, the run's output, the thread's updates and its job."""
+    thread_id, log = sdk.threads.create()["thread_id"], [f"line {number}" for number in range(LARGE // 8)]
+    expected = [{"log": [*log, *"abc"[:steps]]} for steps in range(4)]
+    modes = ["values", "updates", "checkpoints", "debug"]
+    parts = list(sdk.runs.stream(thread_id, "steps", input={"log": log}, stream_mode=modes))
+    assert [part.data for part in parts if part.event == "values"] == expected
+    assert [part.data["values"] for part in parts if part.event == "checkpoints"] == [{"log": []}, *expected]
+    (run,) = sdk.runs.list(thread_id)
+    assert sdk.runs.join(thread_id, run["run_id"]) == expected[-1]
+    again = list(_parts(sdk, thread_id, 1, last_event_id="-"))
+    assert [part.data for part in again[:-1]] == [part.data for part in parts[: len(again) - 1]]
+    (update,) = _parts(sdk, thread_id, 1, last_event_id="-", stream_mode="state_update")
+    assert update.data["values"] == expected[-1]
+    assert sdk.threads.get(thread_id)["values"] == expected[-1]
+    job = sdk.http.client.get(f"/everstep/jobs/{run['run_id']}").json()
+    assert job["result"] == expected[-1]
