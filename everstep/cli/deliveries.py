@@ -52,6 +52,7 @@ def list_deliveries(
 ) -> None:
     """List messages, newest first."""
     from everstep.checkpoints import deliveries as outbox
+    from everstep.checkpoints import views
 
     with opened(store_url) as store:
         job = None if job_id is None else store.job(job_id).public_id
@@ -63,7 +64,7 @@ def list_deliveries(
         ]
     found = sorted(found, key=lambda delivery: delivery.id, reverse=True)[:limit]
     if as_json:
-        print_json([_view(delivery) for delivery in found])
+        print_json([views.delivery(delivery) for delivery in found])
         return
     if not found:
         click.echo("no messages" if everything or state or job else "no message waits or was given up", err=True)
@@ -78,10 +79,11 @@ def list_deliveries(
 def show_delivery(delivery_id: str, store_url: str, as_json: bool) -> None:
     """Show a message with its body."""
     from everstep.checkpoints import deliveries as outbox
+    from everstep.checkpoints import views
 
     with opened(store_url) as store:
         delivery = store.read(partial(outbox.find, public_id=delivery_id))
-    view = {**_view(delivery), "body": delivery.body}
+    view = {**views.delivery(delivery), "body": delivery.body}
     if as_json:
         print_json(view)
         return
@@ -99,6 +101,7 @@ def show_delivery(delivery_id: str, store_url: str, as_json: bool) -> None:
 def replay_deliveries(delivery_ids: tuple[str, ...], dead: bool, yes: bool, store_url: str, as_json: bool) -> None:
     """Send messages again, with the same ids, also those that were taken."""
     from everstep.checkpoints import deliveries as outbox
+    from everstep.checkpoints import views
 
     if bool(delivery_ids) == dead:
         raise PayloadInvalid("name messages, or say --dead", next_step="list them with: everstep deliveries")
@@ -112,7 +115,7 @@ def replay_deliveries(delivery_ids: tuple[str, ...], dead: bool, yes: bool, stor
         now = store.clock.now_ms()
         again = [store.write(partial(outbox.replay, delivery=one, now=now)).result() for one in chosen]
     if as_json:
-        print_json([_view(delivery) for delivery in again])
+        print_json([views.delivery(delivery) for delivery in again])
         return
     click.echo(f"{len(again)} to be sent again; any worker does, or now: everstep deliveries flush")
 
@@ -147,20 +150,6 @@ def flush_deliveries(config_path: Path, store_url: str, as_json: bool) -> int:
         for one, why in failures.items():
             click.echo(f"  {one}  {text(why)}")
     return EX_FAILED if failures else 0
-
-
-def _view(delivery: Delivery) -> dict[str, Any]:
-    return {
-        "id": delivery.public_id,
-        "job": delivery.job,
-        "url": delivery.url,
-        "state": delivery.state,
-        "tries": delivery.tries,
-        "next_try_at": rfc3339(delivery.next_try_at) if delivery.state == "pending" else None,
-        "last_error": delivery.last_error,
-        "created_at": rfc3339(delivery.created_at),
-        "delivered_at": rfc3339(delivery.delivered_at),
-    }
 
 
 def _line(delivery: Delivery) -> str:

@@ -91,14 +91,7 @@ def parse_json(text: str, what: str) -> Any:
         PayloadInvalid: It is not; the error names the place.
     """
     from everstep.checkpoints.canonical import canonical_json
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        value: dict[str, Any] = {}
-        for name, member in items:
-            if name in value:
-                raise PayloadInvalid(f"{what} names {name!r} twice in one object", next_step="keep one of them")
-            value[name] = member
-        return value
+    from everstep.checkpoints.strict_json import DuplicateName, object_of
 
     def constant(name: str) -> Any:
         raise PayloadInvalid(f"{what} holds {name}, which JSON does not have", next_step="use null or a string")
@@ -111,7 +104,10 @@ def parse_json(text: str, what: str) -> Any:
     if not text.strip():
         raise PayloadInvalid(f"{what} is empty", next_step="give a JSON value, such as {}")
     try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_int=integer)
+        value = json.loads(text, object_pairs_hook=object_of, parse_constant=constant, parse_int=integer)
+    except DuplicateName as twice:
+        problem = f"{what} names {twice.name!r} twice in one object"
+        raise PayloadInvalid(problem, next_step="keep one of them") from twice
     except json.JSONDecodeError as error:
         raise PayloadInvalid(
             f"{what} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}: {_near(error)!r}",

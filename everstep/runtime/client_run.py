@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.constants import END, START
+from langgraph.constants import END
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 
@@ -19,11 +19,11 @@ from everstep.checkpoints import rollback
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
-from everstep.errors import CheckpointNotFound, PayloadInvalid
+from everstep.errors import CheckpointNotFound
 from everstep.observability.measures import Measures
 from everstep.runtime.feed import Standing
 from everstep.runtime.results import json_ready
-from everstep.runtime.run_options import RunOptions
+from everstep.runtime.run_options import RunOptions, goes_to, require_nodes
 from everstep.runtime.slow_clients import SlowClients
 from everstep.runtime.streams import EventWriter, emitted
 
@@ -88,7 +88,7 @@ class ClientRun:
         """
         if self._job.input_applied or self._job.next_input_json is not None:  # it began, and goes on from where it is
             return config
-        self._require_nodes(graph)
+        require_nodes(self._job.graph, graph.nodes, goes_to(self.options.command))
         if self.options.resolves:
             await graph.aupdate_state(config, None, as_node=END)
         place = self.options.forks_at()
@@ -105,18 +105,6 @@ class ClientRun:
             return there
         await graph.aupdate_state(there, None, as_node="__copy__")
         return config
-
-    def _require_nodes(self, graph: Graph) -> None:
-        """Refuse a step to a node that is not there: LangGraph would begin from the start, without a word.
-
-        Raises:
-            PayloadInvalid: Names it, and those there are.
-        """
-        if unknown := [name for name in self.options.goes_to if name not in (*graph.nodes, END)]:
-            raise PayloadInvalid(
-                f"command.goto names {unknown[0]!r}, which is no node of graph {self._job.graph}",
-                next_step=f"its nodes: {', '.join(name for name in graph.nodes if name != START)}",
-            )
 
     async def stream(self, graph: Graph, given: Any, config: RunnableConfig, how: Mapping[str, Any]) -> None:
         """Run the graph until it pauses or ends; tell what it emits, if somebody may want to know.

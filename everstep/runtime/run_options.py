@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
+
+from langgraph.constants import END, START
 
 from everstep.checkpoints.job import Job
+from everstep.errors import PayloadInvalid
 
 _OURS = frozenset({"thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "graph_id"})
 """What of `configurable` a client cannot choose: it says where the run is."""
+
+
+def goes_to(command: Mapping[str, Any] | None) -> list[str]:
+    """The nodes that a command goes to.
+
+    Raises:
+        PayloadInvalid: `goto` is not what the clients send: a name, `{"node": …, "input": …}`, or a list of these.
+    """
+    goto: Any = (command or {}).get("goto") or ()
+    places: list[Any] = [*cast("list[Any]", goto)] if isinstance(goto, list | tuple) else [goto]
+    names: list[str] = []
+    for place in places:
+        name: Any = cast("dict[str, Any]", place).get("node") if isinstance(place, dict) else place
+        if not isinstance(name, str):
+            raise PayloadInvalid(
+                "command.goto names no node", next_step='give a name, {"node": …, "input": …}, or a list of these'
+            )
+        names.append(name)
+    return names
+
+
+def require_nodes(graph: str, nodes: Iterable[str], wanted: Iterable[str]) -> None:
+    """Refuse a step to a node that is not there: LangGraph would begin from the start, without a word.
+
+    Args:
+        graph: The graph's name.
+        nodes: Its nodes.
+        wanted: Where a command goes to.
+
+    Raises:
+        PayloadInvalid: Names the first that is not there, and those that are.
+    """
+    there = [name for name in nodes if name != START]
+    if unknown := [name for name in wanted if name not in (*there, START, END)]:
+        raise PayloadInvalid(
+            f"command.goto names {unknown[0]!r}, which is no node of graph {graph}",
+            next_step=f"its nodes: {', '.join(there)}",
+        )
 
 
 @dataclass(frozen=True)
@@ -60,13 +101,6 @@ class RunOptions:
         if self.run_id is not None:
             own |= {"graph_id": job.graph, "assistant_id": self.assistant_id}
         return own
-
-    @property
-    def goes_to(self) -> list[str]:
-        """The nodes the command goes to."""
-        goto: Any = (self.command or {}).get("goto") or ()
-        places: list[Any] = [goto] if isinstance(goto, str | dict) else list(goto)
-        return [place if isinstance(place, str) else str(place["node"]) for place in places]
 
     @property
     def resolves(self) -> bool:

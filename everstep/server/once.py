@@ -33,6 +33,7 @@ from everstep.checkpoints import jobs, replies
 from everstep.checkpoints.replies import Asked, Reply
 from everstep.checkpoints.store import Store
 from everstep.errors import IdempotencyKeyInvalid
+from everstep.server.bodies import apart
 from everstep.server.context import CalledBy, ServedBy
 
 HEADER = "Idempotency-Key"
@@ -114,7 +115,7 @@ async def asked_once(
             next_step="give a random UUID",
         )
     route = f"{request.method} {request.scope['path'].removeprefix(request.scope.get('root_path', ''))}"
-    digest = _digest(request.query_params.multi_items(), await request.body())
+    digest = await apart(_digest, request.query_params.multi_items(), await request.body())
     return Once(served.store, Asked(caller.makes_for, route, key, digest))
 
 

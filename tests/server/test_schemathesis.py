@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from everstep.checkpoints import deliveries
 from everstep.checkpoints.store import Store
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
@@ -47,6 +48,7 @@ ENDLESS = {
 """What is not tried, and why; tests of their own read these streams."""
 LAST = ("DELETE", "prune", "purge")
 """What takes away that the others look for comes after them."""
+HOOK = "https://example.invalid/hook"
 TRIGGER = {"source": "http", "graph": "agent", "input": {"log": [{"path": "/body", "default": 1}]}}
 
 
@@ -74,7 +76,7 @@ class Tried:
                 return str(answer.json()[name])
 
             jobs = [
-                (await job_of(client, wish, max_attempts=1, services=["api.example.com"]))["id"]
+                (await job_of(client, wish, max_attempts=1, services=["api.example.com"], webhook=HOOK))["id"]
                 for wish in ("end", "ask", "fail")
             ]
             thread = await made("/threads", {}, "thread_id")
@@ -98,6 +100,7 @@ class Tried:
         }
         tasks = [task_of(self.store, to, to=to) for to in ("created", "submission_unknown", "pending")]
         self.known |= {"task_id": [task.public_id for task in tasks], "provider": ["films"]}
+        self.known["delivery_id"] = [one.public_id for one in self.store.read(deliveries.every)]
         self.known["review_id"] = [review.public_id for review in self.store.reviews()]
 
     def named(self, case: schemathesis.Case) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from everstep.checkpoints.strict_json import DuplicateName, object_of
 from everstep.errors import EventInvalid
 from everstep.graphs.event_sections import CloudEventsTrigger, GithubTrigger, Hmac, HttpTrigger, OverHttp, Trigger
 from everstep.runtime.triggers import rules
@@ -105,10 +106,16 @@ def _parsed(content_type: str, body: bytes) -> Any:
         raise EventInvalid(f"a body of type {kind} is not taken", next_step="send JSON (application/json), or text")
     try:
         text = body.decode("utf-8-sig")
-        return text if kind.startswith("text/") else json.loads(text, parse_constant=_no_constant)
+        return text if kind.startswith("text/") else _strict(text)
+    except DuplicateName as twice:
+        raise EventInvalid(f"the body is not clear: {twice}", next_step="keep one of them") from twice
     except (ValueError, RecursionError) as error:
         what = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
         raise EventInvalid(f"the body is not {what}", next_step="send JSON (application/json), or text") from error
+
+
+def _strict(text: str | bytes) -> Any:
+    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=object_of)
 
 
 def _no_constant(name: str) -> Any:
@@ -127,6 +134,8 @@ def _cloud_event(trigger: CloudEventsTrigger, headers: Mapping[str, str], body: 
         raise EventInvalid("batches of CloudEvents are not taken", next_step="send each event by itself")
     structured = kind.startswith("application/cloudevents")
     try:
+        if structured or "json" in kind or not kind:
+            _strict(body or b"null")
         message = HTTPMessage(headers=dict(headers), body=body)
         event = from_structured_event(message) if structured else from_binary_event(message)
         attributes, data = event.get_attributes(), event.get_data()

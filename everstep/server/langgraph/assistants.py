@@ -23,12 +23,13 @@ from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.opening import Graph
 from everstep.runtime.results import json_ready
 from everstep.server import access
+from everstep.server.bodies import JsonRoute, apart
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph.body import Body, Order, Page, answer, page_headers, selected
 from everstep.server.langgraph.permitted import as_metadata
 from everstep.server.once import AskedOnce
 
-router = APIRouter(tags=["assistants"])
+router = APIRouter(tags=["assistants"], route_class=JsonRoute)
 
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 SelectField = Literal[
@@ -110,7 +111,7 @@ async def create(body: NewAssistant, request: Request, served: ServedBy, caller:
     served.graphs.require(body.graph_id)
     value: dict[str, Any] = {**body.model_dump(), "metadata": body.metadata or {}}
     await access.allow(request, "assistants", "create", value)
-    payload.check_payload(value)
+    await apart(payload.check_payload, value)
     given = {name: value[name] for name in ("config", "context", "metadata", "name", "description")}
     now = served.store.clock.now_ms()
 
@@ -173,7 +174,7 @@ async def change(
     changes = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
     changes.setdefault("metadata", {})
     known = await _found(assistant_id, request, served, caller, "update", changes)
-    payload.check_payload(changes)
+    await apart(payload.check_payload, changes)
     if "graph_id" in changes:
         served.graphs.require(changes["graph_id"])
     now = served.store.clock.now_ms()

@@ -19,6 +19,7 @@ from everstep.checkpoints.schedule import Definition, Schedule
 from everstep.clock import rfc3339
 from everstep.errors import AssistantNotFound, RequestInvalid, ScheduleNotFound
 from everstep.server import access, configurable
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph.body import Body, Order, Page, page_headers, selected
 from everstep.server.langgraph.permitted import as_metadata, found_thread
@@ -26,7 +27,7 @@ from everstep.server.langgraph.run_requests import ConfigBody, Nodes, RunCreate,
 from everstep.server.once import AskedOnce, Once
 from everstep.server.texts import Instant, Text
 
-router = APIRouter(tags=["crons"])
+router = APIRouter(tags=["crons"], route_class=JsonRoute)
 
 SelectField = Literal[
     "cron_id",

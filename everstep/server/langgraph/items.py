@@ -24,10 +24,11 @@ from everstep.checkpoints.items import OwnedItems
 from everstep.checkpoints.json_filters import check_storable
 from everstep.errors import RequestInvalid
 from everstep.server import access
+from everstep.server.bodies import JsonRoute, apart
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph.body import Body, Limit, Offset
 
-router = APIRouter(prefix="/store", tags=["store"])
+router = APIRouter(prefix="/store", tags=["store"], route_class=JsonRoute)
 
 MOST_LABELS, LONGEST_LABEL, LONGEST_KEY = 100, 1000, 4000
 MOST_MINUTES = 60 * 24 * 366 * 100
@@ -79,8 +80,8 @@ async def put(body: ItemPut, request: Request, served: ServedBy, caller: CalledB
     """Store an item in place of the one with its namespace and key, if there is one."""
     asked = body.model_dump()
     await access.allow(request, "store", "put", asked)
-    payload.check_payload(asked["value"])
-    check_storable(asked["value"], "value")
+    await apart(payload.check_payload, asked["value"])
+    await apart(check_storable, asked["value"], "value")
     items = _items(served, caller)
     try:
         ttl: Any = NOT_PROVIDED if body.ttl is None else body.ttl

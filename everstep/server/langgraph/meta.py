@@ -7,7 +7,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-router = APIRouter(tags=["meta"])
+from everstep.server.bodies import JsonRoute
+
+router = APIRouter(tags=["meta"], route_class=JsonRoute)
 
 
 @router.get("/ok")

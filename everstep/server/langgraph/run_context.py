@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
 from fastapi import Request
+from langgraph.constants import END
 from sqlalchemy import Connection
 
 from everstep.checkpoints import assistants, conversations, jobs, runs, stream_readers
@@ -15,9 +17,11 @@ from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.checkpoints.thread import Thread
 from everstep.clock import rfc3339, uuid7
-from everstep.errors import RequestInvalid, RunNotFound, ThreadNotFound
+from everstep.errors import GraphLoadFailed, RequestInvalid, RunNotFound, ThreadNotFound
+from everstep.runtime import run_options
 from everstep.runtime.addresses import Guard
 from everstep.server import access, configurable
+from everstep.server.bodies import apart
 from everstep.server.context import Caller, Served
 from everstep.server.langgraph import following, slow_client
 from everstep.server.langgraph.run_requests import RunCreate
@@ -72,12 +76,13 @@ class RunContext:
         value: dict[str, Any] = {"thread_id": thread_id, "assistant_id": assistant.assistant_id, **body.model_dump()}
         filters = await access.allow(self.request, "threads", "create_run", value)
         told = configurable.of_request(self.request)
-        request = body.as_request(assistant, told, stateless=thread_id is None)
+        request = await apart(body.as_request, assistant, told, stateless=thread_id is None)
         request = replace(
             request,
             metadata={**request.metadata, **(value.get("metadata") or {})},
             slow_client=slow_client.of_request(self.request),
         )
+        await self._require_nodes(request, thread_id)
         policy = self.served.policies.of_graph(assistant.graph)
 
         def create(connection: Connection) -> Reply:
@@ -100,6 +105,20 @@ class RunContext:
             return Reply(200, view(run), where)
 
         return create
+
+    async def _require_nodes(self, request: RunRequest, thread_id: str | None) -> None:
+        """Refuse a command to a node that its graph does not have; a graph that cannot be opened is left to the job.
+
+        Raises:
+            PayloadInvalid: Names the nodes there are.
+        """
+        wanted = [name for name in run_options.goes_to(request.command) if name != END]
+        if not wanted:
+            return
+        config: Any = {"configurable": {**request.config.get("configurable", {}), "thread_id": thread_id}}
+        with suppress(GraphLoadFailed):
+            async with self.served.graphs.open(request.graph, config, purpose="assistants.read") as graph:
+                run_options.require_nodes(request.graph, graph.nodes, wanted)
 
     def _thread(
         self,

@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict
 
 from everstep.checkpoints import rollback, runs
 from everstep.errors import RequestInvalid
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.langgraph import following
 from everstep.server.langgraph.run_context import RunContext
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=JsonRoute)
 LONGEST_CANCEL_S = 60.0
 
 

@@ -14,6 +14,7 @@ from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.runs import Run
 from everstep.errors import RequestInvalid, ThreadNotFound
 from everstep.server import access
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.langgraph import following, slow_client
 from everstep.server.langgraph.frames import after
@@ -21,7 +22,7 @@ from everstep.server.langgraph.run_context import RunContext, view
 from everstep.server.langgraph.run_requests import BatchedRun, RunCreate
 from everstep.server.once import AskedOnce, Once
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=JsonRoute)
 Status = Literal["pending", "running", "error", "success", "timeout", "interrupted"]
 WithoutEffect = Annotated[str | None, Query(description="Sent by some clients; taken, without effect.")]
 _PREFER_WAIT = "wait="
@@ -163,7 +164,9 @@ async def list_runs(
         thread = conversations.find(connection, thread_id, owner=caller.owner)
         if not access.matches(filters, thread.metadata):
             raise ThreadNotFound(f"there is no thread {thread_id}", thread_id=thread_id)
-        return runs.of_thread(connection, thread.thread_id, status=status, limit=limit, offset=offset)
+        return runs.of_thread(
+            connection, thread.thread_id, status=status, limit=limit, offset=offset, with_values=False
+        )
 
     found = [view(run) for run in await served.store.aread(look)]
     if select is None:

@@ -22,12 +22,13 @@ from everstep.checkpoints.thread import Thread
 from everstep.errors import CheckpointNotFound, RequestInvalid, ThreadHasNoGraph
 from everstep.graphs.opening import Graph, Purpose
 from everstep.runtime.results import json_ready
+from everstep.server.bodies import JsonRoute, apart
 from everstep.server.context import CalledBy, Served, ServedBy
 from everstep.server.langgraph import snapshots
 from everstep.server.langgraph.body import Body, answer
 from everstep.server.langgraph.permitted import found_thread
 
-router = APIRouter(prefix="/threads/{thread_id}", tags=["threads"])
+router = APIRouter(prefix="/threads/{thread_id}", tags=["threads"], route_class=JsonRoute)
 
 Select = Annotated[list[str] | None, Query()]
 HistoryLimit = Annotated[int, Field(ge=1, le=1000)]
@@ -114,8 +115,8 @@ async def change(
 
     A thread that is brought to its end so no longer waits for a person.
     """
-    payload.check_payload(body.values)
-    check_json(body.values, "values")
+    await apart(payload.check_payload, body.values)
+    await apart(check_json, body.values, "values")
     at = body.checkpoint or Place()
     if body.checkpoint_id is not None:
         if at.checkpoint_id not in (None, body.checkpoint_id):
@@ -140,7 +141,7 @@ async def change(
 @router.patch("/state", status_code=204)
 async def patch(thread_id: str, body: MetadataPatch, request: Request, served: ServedBy, caller: CalledBy) -> None:
     """Lay metadata over a thread's."""
-    payload.check_payload(body.metadata)
+    await apart(payload.check_payload, body.metadata)
     value = {"metadata": body.metadata}
     thread = await found_thread(request, served, caller, thread_id, "update", value)
     now = served.store.clock.now_ms()

@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from everstep.checkpoints import events, runs
 from everstep.checkpoints.events import Event
 from everstep.errors import RequestInvalid, RunNotFound
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Served, ServedBy
 from everstep.server.langgraph import frames, thread_events
 from everstep.server.langgraph.frames import Frames, frame
@@ -25,7 +26,7 @@ from everstep.server.langgraph.permitted import found_thread
 from everstep.server.langgraph.run_context import RunContext
 from everstep.server.watch import Watch
 
-router = APIRouter(tags=["threads"])
+router = APIRouter(tags=["threads"], route_class=JsonRoute)
 
 Mode = Literal["run_modes", "lifecycle", "state_update"]
 MODES = ("run_modes", "lifecycle", "state_update")

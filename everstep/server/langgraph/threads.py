@@ -24,6 +24,7 @@ from everstep.checkpoints.thread import Status, Thread, Ttl
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import RequestInvalid, ThreadNotFound
 from everstep.server import access
+from everstep.server.bodies import JsonRoute, apart
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph import following
 from everstep.server.langgraph.body import Body, Order, Page, page_headers, selected
@@ -34,7 +35,7 @@ from everstep.server.langgraph.run_ends import LONGEST_CANCEL_S
 from everstep.server.langgraph.thread_states import note_state, opened
 from everstep.server.once import AskedOnce
 
-router = APIRouter(prefix="/threads", tags=["threads"])
+router = APIRouter(prefix="/threads", tags=["threads"], route_class=JsonRoute)
 
 MOST_MINUTES = 60 * 24 * 366 * 100
 MOST_IDS = 1000
@@ -134,9 +135,9 @@ async def create(body: NewThread, request: Request, served: ServedBy, caller: Ca
         value["thread_id"] = str(body.thread_id)
     await access.allow(request, "threads", "create", value)
     metadata: dict[str, Any] = value["metadata"]
-    payload.check_payload(metadata)
+    await apart(payload.check_payload, metadata)
     if body.supersteps:
-        payload.check_payload(body.model_dump()["supersteps"])
+        await apart(payload.check_payload, body.model_dump()["supersteps"])
         served.graphs.require(str(metadata.get("graph_id")))
     now = served.store.clock.now_ms()
     thread_id = str(body.thread_id) if body.thread_id else uuid7(now)
@@ -243,7 +244,7 @@ async def change(
     """Lay metadata over a thread's, and set how long it is kept."""
     value: dict[str, Any] = {"metadata": body.metadata or {}}
     thread = await found_thread(request, served, caller, thread_id, "update", value)
-    payload.check_payload(value["metadata"])
+    await apart(payload.check_payload, value["metadata"])
     ttl: Any = _ttl(body.ttl) if "ttl" in body.model_fields_set else KEEP
     operation = partial(
         conversations.change,

@@ -17,6 +17,8 @@ from everstep.checkpoints import dead_letters, jobs, retention, views
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.replies import Reply
 from everstep.errors import ConfirmationNeeded, EverstepError, JobStateConflict
+from everstep.server import failures
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Caller, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import Body, Cursor, Limit, Moment, shows
@@ -24,7 +26,7 @@ from everstep.server.native.shown import ErrorShown, LetterEvidence, LetterList,
 from everstep.server.once import AskedOnce
 from everstep.server.texts import Instant, Text
 
-router = APIRouter(prefix="/everstep/dead-letters", tags=["dead letters"])
+router = APIRouter(prefix="/everstep/dead-letters", tags=["dead letters"], route_class=JsonRoute)
 MOST_AT_ONCE = 1000
 Graph = Annotated[Text | None, Query(description="Of this graph.")]
 Code = Annotated[
@@ -117,7 +119,7 @@ def _redriven(connection: Connection, caller: Caller, job: Job, now: int) -> dic
     try:
         moved = dead_letters.redrive(connection, jobs.lock(connection, job.id), now=now, actor=caller.identity)
     except EverstepError as refused:
-        return {"id": job.public_id, "redriven": False, "status": None, "error": refused.as_dict()}
+        return {"id": job.public_id, "redriven": False, "status": None, "error": failures.told_of(refused)}
     return {"id": job.public_id, "redriven": True, "status": moved.status, "error": None}
 
 

@@ -15,12 +15,13 @@ from everstep.errors import EverstepError, NotPermitted
 from everstep.runtime import examination
 from everstep.runtime.advice import Finding
 from everstep.server.access import require
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import shows
 from everstep.server.native.shown import Alive, Findings, Ready
 
-router = APIRouter(prefix="/everstep", tags=["health"])
+router = APIRouter(prefix="/everstep", tags=["health"], route_class=JsonRoute)
 FRESH_S = 1.0
 """How long a look at the record is good for, however many ask."""
 PATIENCE_S = 5.0

@@ -17,6 +17,7 @@ from everstep.checkpoints.job_pages import JobFilter
 from everstep.checkpoints.replies import Reply
 from everstep.errors import RequestInvalid
 from everstep.runtime.trace import build
+from everstep.server.bodies import JsonRoute, apart
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.native import job_stream, seen, waiting
 from everstep.server.native.seen import Body, Cursor, Limit, Moment, shows
@@ -34,7 +35,7 @@ from everstep.server.native.waiting import Leaving, Wait
 from everstep.server.once import AskedOnce
 from everstep.server.texts import Text
 
-router = APIRouter(prefix="/everstep/jobs", tags=["jobs"])
+router = APIRouter(prefix="/everstep/jobs", tags=["jobs"], route_class=JsonRoute)
 SHOWN_EFFECTS = 500
 
 
@@ -95,7 +96,7 @@ async def create_job(
     whether this request made it. With `wait=30` the answer is 200 with the job's end if that comes within 30 seconds,
     and otherwise 202 with `Location`, where to ask. A client that leaves cancels nothing unless it said so.
     """
-    asked = Submitting(body, served, caller)
+    asked = await apart(Submitting, body, served, caller)
     now = served.store.clock.now_ms()
 
     def create(connection: Connection) -> Reply:

@@ -16,6 +16,7 @@ from everstep.checkpoints.schema import schedules as table
 from everstep.clock import rfc3339
 from everstep.errors import ScheduleNotFound
 from everstep.graphs.policies import NAME
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Caller, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import Body, Limit, shows
@@ -23,7 +24,7 @@ from everstep.server.native.shown import Moment
 from everstep.server.once import AskedOnce
 from everstep.server.texts import Instant, Text
 
-router = APIRouter(prefix="/everstep/schedules", tags=["schedules"])
+router = APIRouter(prefix="/everstep/schedules", tags=["schedules"], route_class=JsonRoute)
 Outcome = Literal["fired", "resumed", "skipped", "missed", "failed"]
 
 

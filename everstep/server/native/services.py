@@ -10,13 +10,14 @@ from sqlalchemy import Connection
 from everstep.checkpoints import services, views
 from everstep.checkpoints.replies import Reply
 from everstep.checkpoints.services import Service
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Caller, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import shows
 from everstep.server.native.shown import ServiceList, ServiceOpened, ServiceShown
 from everstep.server.once import AskedOnce
 
-router = APIRouter(prefix="/everstep/services", tags=["services"])
+router = APIRouter(prefix="/everstep/services", tags=["services"], route_class=JsonRoute)
 
 
 @router.get("", responses=shows(ServiceList, "The services."))

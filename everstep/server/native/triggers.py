@@ -18,10 +18,11 @@ from everstep.graphs.event_sections import CloudEventsTrigger, GithubTrigger, Ht
 from everstep.runtime.triggers import incoming, signatures
 from everstep.runtime.triggers.registry import Triggers, view
 from everstep.server.access import require
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 
 logger = logging.getLogger("everstep.triggers")
-router = APIRouter(prefix="/everstep/triggers", tags=["triggers"])
+router = APIRouter(prefix="/everstep/triggers", tags=["triggers"], route_class=JsonRoute)
 
 _ANYTHING: dict[str, Any] = {"schema": {}}
 _BODY: dict[str, Any] = {

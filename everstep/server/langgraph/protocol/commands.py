@@ -19,6 +19,7 @@ from everstep.checkpoints import events, reviews, runs, thread_questions
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.errors import JobStateConflict, RunNotFound
 from everstep.server import access, failures
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.langgraph.frames import is_place
 from everstep.server.langgraph.permitted import found_thread
@@ -30,7 +31,7 @@ from everstep.server.langgraph.run_context import RunContext
 from everstep.server.langgraph.run_requests import RunCreate
 from everstep.server.once import REPLAYED, AskedOnce, Once
 
-router = APIRouter(tags=["threads"])
+router = APIRouter(tags=["threads"], route_class=JsonRoute)
 Kind = TypeVar("Kind", bound=BaseModel)
 
 RECORDED = ("values", "updates", "messages-tuple", "tools", "tasks", "custom", events.CHECKPOINT_IDS)

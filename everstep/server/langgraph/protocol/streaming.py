@@ -23,6 +23,7 @@ from everstep.checkpoints import conversations, events, jobs, runs
 from everstep.checkpoints.events import Event
 from everstep.errors import RequestInvalid, RunNotFound, ThreadNotFound
 from everstep.server import access
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Caller, Served, ServedBy
 from everstep.server.langgraph import thread_events
 from everstep.server.langgraph.protocol.requests import EventsWanted
@@ -31,7 +32,7 @@ from everstep.server.langgraph.run_context import RunContext
 from everstep.server.watch import Watch
 
 logger = logging.getLogger("everstep.server")
-router = APIRouter(tags=["threads"])
+router = APIRouter(tags=["threads"], route_class=JsonRoute)
 
 MOMENT_S = 1.0
 BEHIND_S = 0.2
@@ -99,7 +100,9 @@ async def _begin(served: Served, watch: Watch, thread_id: str, since: int | None
     await thread_events.until(lambda c: thread_events.is_under_way(c, thread_id), thread_id, served, watch, MOMENT_S)
 
     def look(connection: Connection) -> int:
-        chosen = runs.going(connection, thread_id=thread_id)[:1] or runs.of_thread(connection, thread_id, limit=1)
+        chosen = runs.going(connection, thread_id=thread_id)[:1] or runs.of_thread(
+            connection, thread_id, limit=1, with_values=False
+        )
         first = events.first_of_run(connection, chosen[0].run_id) if chosen else None
         return events.newest(connection, thread_id) if first is None else first - 1
 
