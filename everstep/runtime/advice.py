@@ -75,6 +75,11 @@ def _tasks(health: ProviderHealth) -> Iterator[Finding]:
         detail += _named(health.unknown, unknown)
         advice = "look at the provider, then: everstep provider link TASK ID, or answer the review: everstep review"
         yield Finding("providers", "warning", detail, advice)
+    if health.abandoned:
+        detail = f"{health.abandoned} tasks are paid and were never submitted, and their job has ended: "
+        detail += _named(health.abandoned_tasks, health.abandoned)
+        advice = "submit with the same key again, or give the money back: everstep provider cancel TASK"
+        yield Finding("providers", "warning", detail, advice)
     if health.unpolled:
         detail = f"nobody has asked for {health.unpolled} provider tasks for 15 minutes after their time: "
         detail += _named(health.unpolled_tasks, health.unpolled)

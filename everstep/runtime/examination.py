@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("everstep", "langgraph", "langgraph-checkpoint-sqlite", "langchain-core", "sqlalchemy", "opentelemetry-sdk")
 QUICK_S = 5.0
+NAMED = 5
 
 
 def environment() -> Iterator[Finding]:
@@ -93,6 +94,7 @@ def inside(
     found = health.examine(store, limits)
     yield Finding("record", "ok", f"{place.label}: {found.size / 1e6:.1f} MB, schema {migrate.HEAD}, {sound}")
     yield from on_health(found)
+    yield from _credit(store)
     if known is None:
         return
     names = store.read(
@@ -109,6 +111,17 @@ def inside(
             f"jobs wait for graphs that the configuration does not name: {', '.join(unknown)}",
             "add them to the configuration, or run a worker that has them",
         )
+
+
+def _credit(store: Store) -> Iterator[Finding]:
+    """Whether every balance is the sum of its entries."""
+    from everstep.checkpoints import ledger
+
+    for wrong in store.read(ledger.mismatches)[:NAMED]:
+        has, entries = f"{wrong.balance} {wrong.currency}", f"{wrong.entries}"
+        detail = f"the balance of {wrong.owner} is {has} (smallest unit), and its entries come to {entries}"
+        advice = f"somebody changed one of them by hand: everstep credits entries {wrong.owner}; or restore a backup"
+        yield Finding("credit", "wrong", detail, advice)
 
 
 def _names(config_path: Path) -> list[str] | None:

@@ -160,12 +160,17 @@ async def poll(store: Store, providers: Providers, task: ProviderTask, *, by: st
 async def cancel(store: Store, providers: Providers, task: ProviderTask, *, by: str) -> ProviderTask:
     """Ask the provider to end a task; it then is what the provider says it is. One that has ended stays as it is.
 
+    One that was never submitted has failed, and is refunded.
+
     Raises:
         CancelUnsupported: The provider cannot.
         EverstepError: As of `poll`.
     """
     if task.is_final:
         return task
+    if task.state == "created":
+        now, error = store.clock.now_ms(), {"code": "cancelled", "message": "cancelled before it was submitted"}
+        return await store.awrite(lambda c: provider_tasks.withdraw(c, task, error=error, actor=by, now=now))
     await _answer(task, providers.get(task.provider).cancel(_known(task)))
     return await poll(store, providers, task, by=by)
 

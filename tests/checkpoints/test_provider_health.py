@@ -6,13 +6,14 @@ from functools import partial
 
 import pytest
 
-from everstep.checkpoints import provider_events, provider_tasks
+from everstep.checkpoints import jobs, provider_events, provider_tasks
 from everstep.checkpoints.health import examine
 from everstep.checkpoints.metrics import exposition
 from everstep.checkpoints.provider_health import NAMED, UNPOLLED_MS
 from everstep.checkpoints.provider_status import ProviderEvent
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
+from tests.support import provider_tasks as paid
 from tests.support.paid import DONE, PENDING, task_of
 
 pytestmark = pytest.mark.both_databases
@@ -47,6 +48,22 @@ def test_what_nobody_asks_for_is_told(store: Store, clock: ManualClock) -> None:
     clock.advance(1)
     found = examine(store).providers
     assert (found.unpolled, len(found.unpolled_tasks)) == (len(tasks) - 1, NAMED)
+
+
+def test_what_was_paid_and_never_submitted_is_told(store: Store) -> None:
+    """Once the job that was to submit it has ended; what costs nothing, or is submitted, is not."""
+    job = store.enqueue("graph", {}).job
+    now = store.clock.now_ms()
+    paid.give(store, 500)
+    made = paid.create(store, job=job.public_id, submission_key="made")[0]
+    paid.create(store, job=job.public_id, submission_key="free", quote=None)
+    sent = paid.create(store, job=job.public_id, submission_key="sent")[0]
+    store.write(lambda c: provider_tasks.submitting(c, sent, job=job.public_id, now=now)).result()
+    assert examine(store).providers.abandoned == 0
+    failed = {"now": now, "actor": "test", "reason": "x"}
+    store.write(lambda c: jobs.fail(c, jobs.lock(c, job.id), **failed)).result()
+    found = examine(store).providers
+    assert (found.abandoned, found.abandoned_tasks) == (1, (made.public_id,))
 
 
 def test_events_without_a_task_are_told(store: Store, clock: ManualClock) -> None:

@@ -171,6 +171,7 @@ HEALTHY = Health(
 
 
 UNKNOWN = ProviderHealth({("films", "submission_unknown"): 2}, 1_000, unknown=("01", "02"))
+ABANDONED = ProviderHealth({("films", "created"): 1}, 1_000, abandoned=1, abandoned_tasks=("01",))
 UNPOLLED = ProviderHealth({("films", "pending"): 4}, 1_000, unpolled=1, unpolled_tasks=("01",))
 PARKED = ProviderHealth(parked=3, oldest_parked_ms=2 * 86_400_000)
 
@@ -202,6 +203,7 @@ def test_up_to_its_thresholds_a_record_is_healthy() -> None:
         ({"overdue": ("nightly",), "overdue_ms": 7_200_000}, "schedules", "first 2 h ago: nightly", "everstep worker"),
         ({"lease_expiries_last_hour": 11}, "expiries", "11 jobs", "what ends the workers"),
         ({"providers": UNKNOWN}, "providers", "of 2 paid submissions nobody knows", "everstep provider link"),
+        ({"providers": ABANDONED}, "providers", "1 tasks are paid and were never", "everstep provider cancel"),
         ({"providers": UNPOLLED}, "providers", "1 provider tasks for 15 minutes after their time: 01", "everstep.toml"),
         ({"providers": PARKED}, "providers", "3 events of providers found no task, the oldest for 2 d", "events"),
     ],
@@ -288,3 +290,14 @@ def test_health_is_part_of_the_findings(folder: Folder) -> None:
     assert levels(found, "queue") == levels(found, "stuck") == ["warning"]
     (stuck,) = (finding for finding in found if finding["check"] == "stuck")
     assert jobs["ask"] in stuck["detail"]
+
+
+def test_credit_that_does_not_add_up_is_wrong(folder: Folder) -> None:
+    """Somebody changed a balance by hand: doctor exits 1 and names the owner."""
+    folder.run("credits", "grant", "ann", "5", "EUR", "--reason", "x", "--key", "k")
+    assert levels(findings(folder, code=0), "credit") == []
+    with closing(sqlite3.connect(folder.path / "everstep.db")) as connection, connection:
+        connection.execute("UPDATE credit_accounts SET balance = 501")
+    (wrong,) = (finding for finding in findings(folder, code=1) if finding["check"] == "credit")
+    assert wrong["level"] == "wrong"
+    assert "of ann is 501 EUR" in wrong["detail"]

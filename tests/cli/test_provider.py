@@ -173,7 +173,8 @@ def test_a_person_finds_what_was_lost(folder: Folder, store: Store) -> None:
 def test_a_task_is_asked_for_now_and_cancelled(folder: Folder, store: Store) -> None:
     """`poll` notes what the provider says, whatever the task's time; `cancel` ends it there, and it is what it then is.
 
-    One whose id nobody knows, one that the provider does not answer for, and one without a provider are refused.
+    One that was never submitted is refunded. One whose id nobody knows, one that the provider does not answer for, and
+    one without a provider are refused.
     """
     film, song = task_of(store, "film", to="pending"), task_of(store, "song", to="pending")
     says(folder, at_film={"state": "pending", "progress": 30}, at_song={"state": "pending"})
@@ -190,6 +191,9 @@ def test_a_task_is_asked_for_now_and_cancelled(folder: Folder, store: Store) -> 
     is_refused(folder.run("provider", "poll", lost.public_id), 65, "provider_task_conflict")
     mute = task_of(store, "mute", to="pending")
     is_refused(folder.run("provider", "poll", mute.public_id), 69, "provider_answer_invalid")
+    fresh = task_of(store, "fresh", to="created")
+    assert folder.json("provider", "cancel", fresh.public_id)["error"]["code"] == "cancelled"
+    assert entries(store, fresh) == [("charge", -PRICE), ("refund", PRICE)]
     gone = task_of(store, "gone", to="pending", provider="gone")
     is_refused(folder.run("provider", "cancel", gone.public_id), 66, "provider_not_found")
 
