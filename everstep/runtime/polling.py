@@ -110,7 +110,7 @@ class Poll:
             timed_out = isinstance(error, TimeoutError) and not str(error)
             said = f"no answer in {limit:.0f} s" if timed_out else f"{type(error).__name__}: {error}"
             return await self._failed(task, said, retry_after_ms(error, self.store.clock.now_ms()))
-        crash.point("provider.polled", task.job)
+        crash.point("provider.polled", task.provider)
         return await self._answered(task, status)
 
     async def _cancelled(self, task: ProviderTask, provider_task_id: str) -> None:
