@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import random
 import signal
 import socket
@@ -427,3 +428,31 @@ def test_credentials_in_an_address_are_refused(store: Store) -> None:
         assert "hunter2" not in json.dumps(refused.value.as_dict())
         assert "abcdefgh" not in json.dumps(refused.value.as_dict())
     assert store.jobs() == []
+
+
+# ---- of a worker that died
+
+
+def _serve_deadly(url: str) -> None:
+    def kill(_state: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with Store.open(url) as store:
+        work(store, chain(kill), policies=Policies(webhooks=HERE))
+
+
+@pytest.mark.both_databases
+def test_a_job_that_ended_by_its_workers_death_is_told(shared: Store, receiver: Receiver) -> None:
+    """A job whose worker is killed on its last attempt fails when the next worker finds it, and its webhook is told."""
+    job, _ = shared.enqueue("graph", {"log": []}, webhook=receiver.hook, max_attempts=1)
+    process = CONTEXT.Process(target=_serve_deadly, args=(shared.url,))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == -signal.SIGKILL
+    assert (shared.job(job.public_id).status, receiver.messages) == ("running", [])
+    work(shared, chain(lambda _state: {"log": ["never"]}), policies=Policies(webhooks=HERE))
+    until(lambda: receiver.messages, "the message")
+    (sent,) = receiver.messages
+    assert (sent.value["type"], sent.value["id"], sent.value["status"]) == ("job.failed", job.public_id, "failed")
+    assert (sent.value["error"]["code"], sent.value["worker_deaths"]) == ("worker_died", 1)
+    assert [message.job for message in all_of(shared)] == [job.public_id]
