@@ -166,28 +166,25 @@ async def cancel_task(task: TaskView | str) -> bool:
     Returns:
         Whether the provider was asked; not if it cannot cancel, if it is not known to have the task, or if the task
         has ended.
+
+    Raises:
+        OutsideJob: No job runs here.
+        ProviderTaskNotFound: The job's owner has no such task.
     """
     attempt = _attempt("cancel_task")
-    seen = await attempt.store.aread(_finder(attempt, task))
-    if seen.is_final or seen.provider_task_id is None:
-        return False
-    call = _canceller(attempt, seen, seen.provider_task_id)
-    asked = await effect("provider.cancel", idempotent=True, key=seen.provider_key)(call)()
-    await attempt.store.awrite(lambda connection: _ask_soon(connection, attempt, seen))
-    return asked
+    public_id = task if isinstance(task, str) else task["id"]
+    return await effect("provider.cancel", idempotent=True)(_canceller(attempt))(public_id)
 
 
 def cancel_task_sync(task: TaskView | str) -> bool:
     """As `cancel_task`, in a node that is not async."""
     attempt = _attempt("cancel_task_sync")
-    seen = attempt.store.read(_finder(attempt, task))
-    if seen.is_final or seen.provider_task_id is None:
-        return False
-    call = _canceller(attempt, seen, seen.provider_task_id)
-    cancel = effect("provider.cancel", idempotent=True, key=seen.provider_key)
-    asked = cancel(lambda: _in_own_loop(call()))()
-    attempt.store.write(lambda connection: _ask_soon(connection, attempt, seen)).result()
-    return asked
+    cancel, public_id = _canceller(attempt), task if isinstance(task, str) else task["id"]
+
+    def cancel_in_thread(task: str) -> bool:
+        return _in_own_loop(cancel(task))
+
+    return effect("provider.cancel", idempotent=True)(cancel_in_thread)(public_id)
 
 
 def _attempt(name: str) -> Attempt:
@@ -223,22 +220,25 @@ def _finder(attempt: Attempt, task: TaskView | str) -> Callable[[Connection], Pr
     return find
 
 
-def _canceller(attempt: Attempt, task: ProviderTask, provider_task_id: str) -> Callable[[], Coroutine[Any, Any, bool]]:
-    provider = attempt.providers.get(task.provider)
+def _canceller(attempt: Attempt) -> Callable[[str], Coroutine[Any, Any, bool]]:
+    """What an effect calls; what it gave once it gives in every replay, though the task has ended by then."""
 
-    async def cancel() -> bool:
+    async def cancel(task: str) -> bool:
+        seen = await attempt.store.aread(_finder(attempt, task))
+        if seen.is_final or seen.provider_task_id is None:
+            return False
         try:
-            await provider.cancel(provider_task_id)
+            await attempt.providers.get(seen.provider).cancel(seen.provider_task_id)
         except CancelUnsupported:
             return False
+        await attempt.store.awrite(lambda connection: _ask_soon(connection, attempt, seen))
         return True
 
     return cancel
 
 
 def _ask_soon(connection: Connection, attempt: Attempt, task: ProviderTask) -> None:
-    soon = ProviderStatus("pending", retry_after_ms=0)
-    now = attempt.store.clock.now_ms()
+    soon, now = ProviderStatus("pending", retry_after_ms=0), attempt.store.clock.now_ms()
     actor = f"job {attempt.public_id}"
     provider_tasks.reconcile(connection, task, soon, source="cancel", actor=actor, now=now)
 
