@@ -58,6 +58,12 @@ MAX_SEED = 2**31 - 1
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the records and logs of all runs there."
 )
 @click.option("--postgres", metavar="URL", help="Keep the records in this database, each in a schema of its own.")
+@click.option(
+    "--credit",
+    multiple=True,
+    metavar="CURRENCY",
+    help="Give each run plenty of this to pay paid tasks with, and compare what was paid; repeatable.",
+)
 @config_option
 @json_option
 def crash_test(
@@ -73,6 +79,7 @@ def crash_test(
     timeout: float,
     keep: Path | None,
     postgres: str | None,
+    credit: tuple[str, ...],
     config_path: Path,
     as_json: bool,
 ) -> int:
@@ -108,6 +115,7 @@ def crash_test(
         seconds=timeout,
         keep=keep,
         postgres=postgres,
+        credit=credit,
     )
     screen = Screen(quiet=as_json)
     with _cleaned_up(), screen.progress() as listener:

@@ -46,6 +46,7 @@ class Plan:
         seconds: How long a run may take.
         keep: Folder for records and logs of all runs; None: they are removed.
         postgres: URL of a database in which each run gets a schema; None: each gets a file.
+        credit: Currencies in which the job's owner has plenty, in each run's record.
     """
 
     config: Path
@@ -61,6 +62,7 @@ class Plan:
     seconds: float = 300.0
     keep: Path | None = None
     postgres: str | None = None
+    credit: tuple[str, ...] = ()
 
 
 @dataclass
@@ -96,7 +98,7 @@ def crash_test(plan: Plan, listener: Listener | None = None, *, servers: Sequenc
         tell.begun("starting workers")
         if servers is None:
             servers = [stack.enter_context(ForkServer(1 + 2 * plan.seed + number)) for number in range(2)]
-        setting = Setting(plan.config, plan.graph, plan.input, records, servers, snapshot, plan.seconds)
+        setting = Setting(plan.config, plan.graph, plan.input, records, servers, snapshot, plan.seconds, plan.credit)
         reference = _reference(setting, script, folder, tell)
         passed = points.passed(reference.run.traces)
         chosen = points.choose(passed, number=plan.sample, seed=plan.seed, only=plan.only)

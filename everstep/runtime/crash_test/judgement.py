@@ -10,7 +10,7 @@ from typing import Any, Literal
 from everstep.checkpoints.answers import MISSING
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Review
-from everstep.runtime.crash_test import world
+from everstep.runtime.crash_test import money, world
 from everstep.runtime.crash_test.answers import Answer, Replay
 from everstep.runtime.crash_test.differences import differences, patterns
 from everstep.runtime.crash_test.one_run import EffectSeen, Run
@@ -122,6 +122,7 @@ def judge(reference: Reference, run: Run, point: Point) -> PointResult:
         return result
     guessed = any(asked.guessed for asked in run.asked)
     found = [*_end(reference, run), *_effects(reference, run), *_questions_differ(reference, run)]
+    found += money.differences(reference.run.paid, run.paid)
     doubtful = _state(reference, run)
     changed = world.compare(reference.run.world, [other.world for other in reference.again], run.world)
     doubtful += changed.wrong

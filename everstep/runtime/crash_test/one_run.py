@@ -18,8 +18,10 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.store import Store
+from everstep.runtime.crash_test import money
 from everstep.runtime.crash_test.answers import BY, Answer, asked
 from everstep.runtime.crash_test.fork_client import ForkServer
+from everstep.runtime.crash_test.money import Paid
 from everstep.runtime.crash_test.order import Order
 from everstep.runtime.crash_test.points import Point, Trace
 from everstep.runtime.crash_test.records import Records
@@ -42,6 +44,7 @@ class Setting:
         servers: Where workers come from, in turn: each has another hash seed, as a restart has.
         snapshot: The user's places in the world.
         seconds: How long a run may take.
+        credit: Currencies in which the job's owner has plenty.
     """
 
     config: Path
@@ -51,6 +54,7 @@ class Setting:
     servers: Sequence[ForkServer]
     snapshot: Snapshot
     seconds: float
+    credit: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Run:
         killed: A worker was killed at the crash point.
         attempts: Starts of the job that count.
         traces: What each worker told.
+        paid: What was paid, and what for.
         seconds: How long it took.
     """
 
@@ -105,6 +110,7 @@ class Run:
     asked: list[Asked] = field(default_factory=list[Asked])
     traces: list[Trace] = field(default_factory=list[Trace])
     world: Manifest = field(default_factory=dict[str, Content])
+    paid: Paid = field(default_factory=dict[str, int])
     seconds: float = 0.0
 
     @property
@@ -155,6 +161,7 @@ def carry_out(setting: Setting, folder: Path, person: Person, crash: Point | Non
     setting.snapshot.restore()
     started = time.monotonic()
     with setting.records.fresh(folder) as url, Store.open(url) as store:
+        money.give(store, setting.credit)
         job, _ = store.enqueue(setting.graph, _placed(setting.input, str(run.place)), key=KEY)
         for number in range(MOST_WORKERS):
             here = crash if crash is not None and crash.worker == number else None
@@ -176,6 +183,7 @@ def carry_out(setting: Setting, folder: Path, person: Person, crash: Point | Non
         else:
             run.ended = f"the job has not ended after {MOST_WORKERS} workers"
         _look(run, store, store.job(job.public_id))
+        run.paid = money.paid(store, setting.credit)
     run.seconds = time.monotonic() - started
     run.world = manifest([*setting.snapshot.places.items(), (PLACE, run.place)], run=run.place)
     return run
