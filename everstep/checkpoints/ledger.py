@@ -146,9 +146,13 @@ def charge(connection: Connection, task: ProviderTask, *, reason: str, actor: st
 
     Raises:
         InsufficientCredit: The balance does not cover it. Let it end the transaction, with all that was written.
+        CreditInvalid: The price is below zero, too large, or in no currency.
     """
     if task.amount == 0 or task.currency is None:
         return None
+    require_currency(task.currency)
+    if not 0 < task.amount <= MOST:
+        raise CreditInvalid(f"{task.amount} is no price", next_step=f"correct the price list: from 0 to {MOST}")
     row = {"owner": task.owner, "currency": task.currency, "kind": "charge", "amount": -task.amount, "task_id": task.id}
     if _enter(connection, row, reason=reason, actor=actor, now=now):
         enough = accounts.c.balance >= task.amount
@@ -268,11 +272,12 @@ def _one(connection: Connection, condition: Any) -> Entry:
 def _refuse(connection: Connection, task: ProviderTask) -> None:
     currency = task.currency or ""
     has = balance(connection, task.owner, currency)
+    grant = f"everstep credits grant {task.owner} AMOUNT {currency} --reason WHY --key KEY"
     quote = task.quote
     decimals = 0 if quote is None else quote.decimals
     raise InsufficientCredit(
         f"{task.owner!r} has {money(has, decimals)} {currency}; the price is {money(task.amount, decimals)} {currency}",
-        next_step=f"grant credit, then submit again: everstep credits grant {task.owner} AMOUNT {currency}",
+        next_step=f"grant credit, then submit again: {grant}",
         owner=task.owner,
         balance=has,
         price=task.amount,

@@ -74,6 +74,7 @@ def create(
         SubmissionConflict: The key belongs to another request, or this generation to another provider.
         GenerationRefused: The generation before has not failed.
         InsufficientCredit: The owner's credit does not cover the price.
+        CreditInvalid: The price is none.
     """
     if not submission_key or generation < 1:
         raise PayloadInvalid(

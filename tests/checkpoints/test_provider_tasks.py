@@ -11,9 +11,11 @@ import pytest
 from everstep.checkpoints import ledger, provider_tasks
 from everstep.checkpoints.provider_status import ProviderStatus
 from everstep.checkpoints.provider_tasks import ProviderTask
+from everstep.checkpoints.quote import Quote
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import (
+    CreditInvalid,
     GenerationRefused,
     InsufficientCredit,
     PayloadInvalid,
@@ -120,6 +122,9 @@ def test_what_costs_nothing_leaves_no_entry(store: Store, free: dict[str, Any]) 
         ({"submission_key": ""}, PayloadInvalid),
         ({"generation": 0}, PayloadInvalid),
         ({"generation": 2}, GenerationRefused),
+        ({"amount": -1}, CreditInvalid),
+        ({"amount": 2**53}, CreditInvalid),
+        ({"quote": Quote(5, "eur", 2, "1")}, CreditInvalid),
     ],
 )
 def test_what_cannot_be_a_task_is_refused(store: Store, wrong: dict[str, Any], error: type[Exception]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +16,13 @@ import pytest
 from everstep.checkpoints import ledger, provider_events, provider_tasks
 from everstep.checkpoints.provider_status import ProviderEvent, ProviderStatus
 from everstep.checkpoints.store import Store
-from everstep.errors import GenerationRefused, InsufficientCredit
+from everstep.errors import GenerationRefused, InsufficientCredit, ProviderTaskConflict
 from tests.support.postgres import fresh_postgres
 from tests.support.provider_tasks import (
     DONE,
     FAILED,
     OWNER,
+    PENDING,
     PROVIDER,
     again,
     amounts,
@@ -162,6 +165,54 @@ def test_a_due_task_is_taken_by_one_of_many(store: Store) -> None:
     with actors(store) as stores:
         taken = [task for of_one in at_once(stores, act) for task in of_one]
     assert len(taken) == len(set(taken))
+
+
+@pytest.mark.both_databases
+def test_whatever_many_do_at_once_money_is_right(store: Store) -> None:
+    """They make, submit, are told, try again and grant, all on the same few tasks, and nobody meets an odd error.
+
+    Transactions that wait for each other in a circle are run again by their writer.
+    """
+    job = store.enqueue("graph", {}).job.public_id
+    give(store, 2000)
+    refused = (GenerationRefused, InsufficientCredit, ProviderTaskConflict)
+
+    def act(one: Store, actor: int) -> None:
+        chance = random.Random(actor)
+        for number in range(40):
+            key, film = f"film {chance.randrange(3)}", f"film-{chance.randrange(9)}"
+            status = chance.choice([PENDING, DONE, FAILED])
+            tasks = one.read(provider_tasks.listed)
+            task = chance.choice(tasks) if tasks else None
+            with suppress(*refused):
+                match chance.randrange(6):
+                    case 0:
+                        create(one, 200, submission_key=key, generation=chance.randint(1, 3), job=job)
+                    case 1:
+                        submitted(one, film, submission_key=key, job=job)
+                    case 2:
+                        about = {"provider_key": task.provider_key} if task and chance.random() < 0.5 else {}
+                        send(one, status, f"{actor} {number}", provider_task_id=film, **about)
+                    case 3 if task:
+                        tell(one, task, replace(status, provider_task_id=chance.choice([None, film])))
+                    case 4:
+                        give(one, 100, f"more {chance.randrange(5)}")
+                    case _:
+                        now = one.clock.now_ms() + 60_000
+                        due: dict[str, Any] = {"holder": f"{actor}", "now": now, "lease_ms": 1, "limit": 3}
+                        one.write(lambda c, due=due: provider_tasks.take_due(c, PROVIDER, **due)).result()
+
+    with actors(store) as stores:
+        assert at_once(stores, act) == [None] * ACTORS
+    tasks = store.read(provider_tasks.listed)
+    assert any(task.is_final for task in tasks)
+    for task in tasks:
+        assert sum(amount for _, amount in amounts(store, task)) == (0 if task.state == "failed" else -task.amount)
+        assert (told(store, task) is not None) == task.is_final
+    ids = {task.provider_task_id for task in tasks}
+    for event in store.read(lambda c: provider_events.listed(c, state="parked", limit=1000)):
+        assert event.provider_task_id not in ids
+    adds_up(store)
 
 
 # ---- on PostgreSQL, where transactions overlap
