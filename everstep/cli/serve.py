@@ -14,7 +14,7 @@ import click
 from everstep.cli.address import LOOPBACK
 from everstep.cli.json_lines import JsonLines
 from everstep.cli.options import config_option, json_option, log_options, opened, store_option
-from everstep.cli.worker import finite, prepared, running_options
+from everstep.cli.worker import finite, prepared, running_options, warn_of_names
 from everstep.cli.worker_lines import WorkerLines
 from everstep.errors import WorkerEnded
 
@@ -143,6 +143,7 @@ def _serve(
         json_lines = stack.enter_context(JsonLines(output)) if as_json else None
         stack.enter_context(redirect_stdout(sys.stderr if as_json else output))
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
+        warn_of_names(store, policies)
         listening = stack.enter_context(listen(host, port))
         settings = Settings(wait_s=wait_s, most_body_bytes=max_body)
         local = is_loopback(listening)

@@ -21,6 +21,7 @@ from everstep.errors import WorkerEnded
 from everstep.observability import logs
 
 if TYPE_CHECKING:
+    from everstep.checkpoints.store import Store
     from everstep.graphs.loader import GraphCatalogue
     from everstep.graphs.policies import Policies
 
@@ -55,6 +56,14 @@ def prepared(
     log_as = logs.configure(fields=policies.logs.fields, default_level="info")
     logs.own_process()
     return catalogue, policies, log_as
+
+
+def warn_of_names(store: Store, policies: Policies) -> None:
+    """Tell of names in `everstep.toml` that are near to one that is there, and not it."""
+    from everstep.runtime import examination
+
+    for finding in examination.services(store, policies):
+        logger.warning("%s; %s", finding.detail, finding.advice)
 
 
 metrics_option = click.option(
@@ -128,6 +137,7 @@ def worker(
         json_lines = stack.enter_context(JsonLines(output)) if as_json else None
         stack.enter_context(redirect_stdout(sys.stderr if as_json else output))
         store.write(database.require_writable).result()  # what is an outage later is a mistake now
+        warn_of_names(store, policies)
         measures = measuring.begin(store, serve=metrics_at)
         lines = WorkerLines(store, json_lines, log_as)
         running = Worker(

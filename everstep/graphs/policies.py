@@ -239,6 +239,19 @@ class Policies(_Strict):
         """The plan each service's account should be on, where that is configured."""
         return {name.lower(): service.tier for name, service in self.services.items() if service.tier is not None}
 
+    def mistaken_services(self, known: Collection[str]) -> dict[str, str]:
+        """By service of the file that nothing needs: the name it may be meant for, where one is near.
+
+        A name that is like no other is passed over: a job may bring it when it is submitted.
+
+        Args:
+            known: Services that are in the record.
+        """
+        needed = {*known, *(one for section in self.graphs.values() for one in section.services)}
+        names = {one.lower() for one in needed}
+        nearest = {name: get_close_matches(name.lower(), names, n=1, cutoff=0.8) for name in self.services}
+        return {name: close[0] for name, close in nearest.items() if close and name.lower() not in names}
+
     def of_graph(self, name: str) -> JobPolicy:
         """What is asked of each job of a graph.
 

@@ -103,7 +103,7 @@ def read() -> Reading:
     exporters = {one.strip().lower() for one in _variable("OTEL_TRACES_EXPORTER").split(",") if one.strip()}
     recorded: tuple[str, ...] = ("EVERSTEP_TRACES",) if is_recorded() else ()
     if _variable("OTEL_SDK_DISABLED").lower() == "true" or "none" in exporters:
-        return Reading(named_by=recorded)
+        return Reading(faults=_record_fault(), named_by=recorded)
     otlp, langfuse = _otlp(exporters), _langfuse()
     found = [one for one in (otlp, langfuse) if one is not None]
     named_by: list[str] = [*recorded]
@@ -113,8 +113,20 @@ def read() -> Reading:
         named_by.insert(0, _first(*TRACES_ENDPOINTS)[0] or "OTEL_TRACES_EXPORTER")
     return Reading(
         tuple(one for one in found if not isinstance(one, Fault)),
-        tuple(one for one in found if isinstance(one, Fault)),
+        (*(one for one in found if isinstance(one, Fault)), *_record_fault()),
         tuple(named_by),
+    )
+
+
+def _record_fault() -> tuple[Fault, ...]:
+    given = _variable("EVERSTEP_TRACES")
+    if given.lower() in ("", "record"):
+        return ()
+    return (
+        Fault(
+            f"EVERSTEP_TRACES={without_secrets(given)[:60]} is not known, and changes nothing",
+            "set EVERSTEP_TRACES=record to keep spans in the record, or leave it out",
+        ),
     )
 
 

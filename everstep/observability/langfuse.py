@@ -7,6 +7,7 @@ and a tracer provider. No error told here holds a key, a header or the body of a
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from everstep.errors import LangfuseUnavailable, LangfuseUnusable
+from everstep.errors import LangfuseUnavailable, LangfuseUnusable, PayloadInvalid
 from everstep.observability import destinations
 from everstep.observability.destinations import LANGFUSE_PATH, Fault, LangfuseDestination
 
@@ -205,11 +206,21 @@ def _look_up() -> str:
 
 
 def parsed(text: str) -> tuple[float | str, ScoreType]:
-    """A score's value as it was typed: `true` or `false`, a number, or a category."""
+    """A score's value as it was typed: `true` or `false`, a number, or a category.
+
+    Raises:
+        PayloadInvalid: It is no number (NaN) or infinite: nothing could be made of it, and as a category it would hide
+            the mistake of whatever computed it.
+    """
     if text.lower() in ("true", "false"):
         return float(text.lower() == "true"), "BOOLEAN"
     try:
         number: Any = float(text)
     except ValueError:
         return text, "CATEGORICAL"
-    return (number, "NUMERIC") if abs(number) < float("inf") else (text, "CATEGORICAL")
+    if not math.isfinite(number):
+        raise PayloadInvalid(
+            f"the score's value is {text.strip()}, which is no finite number",
+            next_step="give a number, true or false, or a category such as unknown",
+        )
+    return number, "NUMERIC"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from everstep.checkpoints.admission import Limits
     from everstep.checkpoints.store import Store
     from everstep.graphs.loader import GraphCatalogue
+    from everstep.graphs.policies import Policies
 
 PACKAGES = ("everstep", "langgraph", "langgraph-checkpoint-sqlite", "langchain-core", "sqlalchemy", "opentelemetry-sdk")
 QUICK_S = 5.0
@@ -51,8 +52,30 @@ def look_inside(store_url: str, config_path: Path, seconds: float | None) -> Ite
         with Store.open(store_url, create=not makeable) as store:  # where none can be made, the error tells why
             store.write(database.require_writable).result()
             yield from inside(store, _limits(config_path), _names(config_path), seconds)
+            yield from _policies(store, config_path)
     except EverstepError as error:
         yield Finding("record", "wrong", error.message, error.next_step)
+
+
+def services(store: Store, policies: Policies) -> Iterator[Finding]:
+    """Services of `everstep.toml` whose names are near to one that is needed, and not it."""
+    from everstep.checkpoints import services as record
+
+    known = [service.name for service in store.read(record.every)]
+    for name, nearest in policies.mistaken_services(known).items():
+        detail = f'everstep.toml: [services."{name}"] concerns nothing: no graph or job needs a service of this name'
+        yield Finding("services", "warning", detail, f"did you mean {nearest}?")
+
+
+def _policies(store: Store, config_path: Path) -> Iterator[Finding]:
+    from everstep.graphs.policies import read_policies
+
+    try:
+        policies = read_policies(config_path, _names(config_path))
+    except EverstepError as error:
+        yield Finding("everstep.toml", "wrong", error.message, error.next_step)
+        return
+    yield from services(store, policies)
 
 
 def _limits(config_path: Path) -> Limits | None:

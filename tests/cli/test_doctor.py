@@ -60,6 +60,32 @@ def test_a_set_up_without_a_record_is_in_order(folder: Folder) -> None:
     assert not (folder.path / "everstep.db").exists()
 
 
+def test_names_that_nothing_has_are_told_with_the_nearest(folder: Folder) -> None:
+    """A service that is misspelled in everstep.toml is a warning of doctor and of a worker; a graph is wrong."""
+    needs = '[graphs.count]\nservices = ["api.openai.com"]\n'
+    sections = '[services."api.opnai.com"]\nconcurrency = 2\n[services."something.else"]\nconcurrency = 1\n'
+    (folder.path / "everstep.toml").write_text(needs + sections)
+    folder.enqueue("count")
+    (found,) = [one for one in findings(folder, code=0) if one["check"] == "services"]
+    assert found["level"] == "warning"
+    assert "api.opnai.com" in found["detail"]
+    assert found["advice"] == "did you mean api.openai.com?"
+    ran = folder.run("worker", "--until-idle")
+    assert ran.code == 0, ran
+    assert ran.err.count("did you mean api.openai.com?") == 1
+    (folder.path / "everstep.toml").write_text("[graphs.cuont]\nconcurrency = 1\n")
+    (found,) = [one for one in findings(folder, code=1) if one["check"] == "everstep.toml"]
+    assert found["advice"] == "Did you mean count?"
+
+
+def test_an_unknown_word_for_traces_is_told(folder: Folder) -> None:
+    """EVERSTEP_TRACES knows one word; another is named with what to set, since nothing is recorded."""
+    found = findings(folder, code=1, EVERSTEP_TRACES="recrod")
+    (wrong,) = [one for one in found if one["level"] == "wrong"]
+    assert "EVERSTEP_TRACES=recrod is not known" in wrong["detail"]
+    assert "EVERSTEP_TRACES=record" in wrong["advice"]
+
+
 def test_jobs_that_wait_are_no_fault(examined: list[dict[str, Any]]) -> None:
     """Jobs are counted by state; those that wait for a person are worth a warning with the command to type, exit 0."""
     (jobs,) = (finding for finding in examined if finding["check"] == "jobs")

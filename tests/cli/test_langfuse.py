@@ -141,11 +141,13 @@ def test_scores_are_written_once(here: Langfuse, shared: Store) -> None:
 
 
 def test_scores_that_cannot_be_written(here: Langfuse, shared: Store) -> None:
-    """No such leg, no name, no value, wrong keys, a score that Langfuse does not take: each is told as what it is."""
+    """No such leg, no name, no value or number, wrong keys, a score that Langfuse refuses: each is told."""
     job = run(shared, chain(lambda state: {"log": [1]}))
     with pytest.raises(LegNotFound):
         score_leg(shared, job, "correctness", 1, leg=2)
-    for name, value in (("", 1), ("x" * 201, 1), ("mood", ""), ("mood", "x" * 501)):
+    for name, value in (
+        ("", 1), ("x" * 201, 1), ("mood", ""), ("mood", "x" * 501), ("drift", "nan"), ("drift", "-Infinity"),
+    ):  # fmt: skip
         with pytest.raises(PayloadInvalid):
             score_leg(shared, job, name, value)
     here.refusal = "the score's config wants a number"
