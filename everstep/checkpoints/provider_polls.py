@@ -43,6 +43,26 @@ def take_due(
     return [by_id[task_id] for task_id in ids]
 
 
+def holders(connection: Connection, provider: str) -> list[str]:
+    """Who is asking this provider for tasks."""
+    query = select(table.c.leased_by).where(table.c.provider == provider, table.c.leased_by.is_not(None)).distinct()
+    return list(connection.execute(query).scalars())
+
+
+def free(connection: Connection, *, provider: str, holders: Collection[str], now: int) -> int:
+    """Let others ask at once for what these were asking for: they are surely dead; how many tasks that is.
+
+    Args:
+        connection: The write transaction.
+        provider: The provider's name.
+        holders: Who is dead.
+        now: UTC milliseconds.
+    """
+    theirs = (table.c.provider == provider, table.c.leased_by.in_(holders), table.c.next_poll_at.is_not(None))
+    freed = {"leased_by": None, "lease_until": None, "next_poll_at": now}
+    return connection.execute(update(table).where(*theirs).values(**freed)).rowcount
+
+
 def polled(
     connection: Connection, task: ProviderTask, *, holder: str, now: int, next_poll_at: int, failure: str | None = None
 ) -> bool:

@@ -25,7 +25,7 @@ from everstep.errors import ProviderUnusable
 from everstep.nodes.providers.registry import Providers
 from everstep.observability import metric_names
 from everstep.observability.measures import NOTHING, Measures
-from everstep.runtime.identity import worker_id
+from everstep.runtime.identity import surely_dead, worker_id
 from everstep.runtime.polling import Outcome, Pace, Poll
 
 logger = logging.getLogger("everstep.providers")
@@ -79,10 +79,12 @@ class OfProvider:
 
     async def run(self, look_s: float) -> None:
         """Ask for what is due, until cancelled; what is under way then has two seconds."""
+        began = False
         try:
             while True:
                 self._wake.clear()
                 try:
+                    began = began or await self._take_over()
                     wait = await self.look(look_s)
                 except Exception as error:  # the record may be out of reach; the tasks are in it
                     wait = self._failed(error)
@@ -130,6 +132,14 @@ class OfProvider:
         self._next_at = due
         left = look_s if due is None else (due - self._store.clock.now_ms()) / 1000
         return min(max(left, 0.0), look_s)
+
+    async def _take_over(self) -> bool:
+        """What a process that is surely dead was asking for is due now; it is noted once, at the begin."""
+        holders = await self._store.aread(lambda connection: provider_polls.holders(connection, self._name))
+        if dead := surely_dead(holders):
+            free = partial(provider_polls.free, provider=self._name, holders=dead, now=self._store.clock.now_ms())
+            await self._store.awrite(free)
+        return True
 
     def _next_due(self, connection: Connection) -> int | None:
         return provider_tasks.next_poll(connection, providers=[self._name], now=self._store.clock.now_ms())
