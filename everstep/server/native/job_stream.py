@@ -17,11 +17,11 @@ from everstep.checkpoints.job import Job
 from everstep.checkpoints.job_log import Entry, Place
 from everstep.errors import JobNotFound
 from everstep.server.context import Served
-from everstep.server.job_watch import JobWaiter
 from everstep.server.langgraph.frames import frame
 from everstep.server.native.waiting import watch_of
 from everstep.server.reading import Reading
-from everstep.server.watch import Waiter, Watch
+from everstep.server.waiters import Waiter
+from everstep.server.watch import Watch
 
 HEARTBEAT_S = 15.0
 OVER = ("done", "failed")
@@ -84,7 +84,7 @@ async def _frames(request: Request, served: Served, job: Job, place: Place) -> A
 class _Both:
     """One who waits for either of two."""
 
-    def __init__(self, first: JobWaiter, second: Waiter) -> None:
+    def __init__(self, first: Waiter, second: Waiter) -> None:
         self._first = first
         self._second = second
 
@@ -106,7 +106,7 @@ class _Both:
 
 
 @asynccontextmanager
-async def _woken(request: Request, served: Served, job: Job) -> AsyncGenerator[JobWaiter | _Both]:
+async def _woken(request: Request, served: Served, job: Job) -> AsyncGenerator[Waiter | _Both]:
     """What wakes the stream: changes of status and, of a job that has runs, what those emit."""
     async with watch_of(request, served).waiting(job.id) as changes:
         if job.run_json is None:
