@@ -23,6 +23,7 @@ TAGS = {
     "deliveries": "Messages to webhooks: which wait, were taken or given up.",
     "schedules": "What runs when.",
     "triggers": "Events that start jobs.",
+    "signals": "Named events that jobs wait for.",
     "provider tasks": "Paid work of providers, and how it is.",
     "quotes": "What paid work would cost.",
     "webhooks": "What providers tell of it.",

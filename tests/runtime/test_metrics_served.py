@@ -19,6 +19,7 @@ from everstep.checkpoints.schema import services, span_destinations
 from everstep.checkpoints.store import Store
 from everstep.observability.metric_names import OF_SERVERS, SLOW_CLIENT_WAIT
 from tests.support import isolated_graphs, measured_graphs
+from tests.support.paid import task_of
 from tests.support.promql import selectors
 from tests.support.scrape import Page, serving
 from tests.support.waiting import PATIENCE, until
@@ -101,8 +102,13 @@ def test_the_alerts_and_the_dashboard_ask_for_what_a_worker_tells(shared: Store,
     event, _ = shared.write(lambda c: trigger_events.store(c, **came, now=now)).result()
     shared.write(lambda c: trigger_events.started(c, event, job.id, claim_no=1, now=now)).result()
     shared.write(lambda c: schedules.create(c, each_minute, now=now - 120_000, origin="test")).result()
+    (tmp_path / "films.py").write_text("from tests.support.paid import Scripted as Films\n")
+    (tmp_path / "everstep.toml").write_text('[providers.films]\nuse = "./films.py:Films"\n')
+    task_of(shared, "lost", to="submission_unknown")
+    task_of(shared, to="pending")
     with serving(tmp_path, shared.url, "worker", "--metrics", ANY_PORT, **variables) as worker:
         until(lambda: len(shared.jobs(status="done")) >= 2, "the end of the job and of the slot's")
+        until(lambda: "everstep_provider_polls_total" in worker.page.names, "a poll")
         until(lambda: "everstep_schedule_slots_total" in worker.page.names, "a slot that was fired")
         until(lambda: "everstep_record_unwritable" in worker.page.names, "a look at the event loop")
         page = until(lambda: _attempts(page := worker.page) and page, "the end of the attempt")

@@ -31,7 +31,8 @@ def test_every_path_tells_all_that_a_client_must_know(store: Store) -> None:
 
 
 def test_what_is_open_to_everybody_says_so(store: Store) -> None:
-    """Whether the server lives and can work, and the entries of triggers, which are signed."""
+    """Whether the server lives and can work, and what is signed: events of triggers, webhooks of providers."""
     paths = create_app(store, GraphCatalogue.from_graphs({})).openapi()["paths"]
     found = {path for path, operations in paths.items() for one in operations.values() if one.get("security") == []}
-    assert found == {"/ok", "/everstep/health", "/everstep/ready", "/everstep/triggers/{name}"}
+    signed = {"/everstep/triggers/{name}", "/webhooks/{provider}"}
+    assert found == {"/ok", "/everstep/health", "/everstep/ready", *signed}
