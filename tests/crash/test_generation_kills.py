@@ -53,6 +53,9 @@ def test_wherever_it_is_killed_it_is_paid_and_made_once(
     report = crash_test(plan, servers=servers)
     assert [(one.point.label, one.problems) for one in report.results if one.outcome != "held"] == []
     assert report.held
+    effects = {effect.name: (effect.state, effect.calls, effect.settled_by) for effect in report.reference.run.effects}
+    once = ("confirmed", 1, "call")
+    assert effects == {"provider.submit": once, "artefact.keep": once}
     assert report.reference.run.paid == {"EUR (smallest units)": 125, "succeeded tasks at sim": 1}
     assert set(simulator.book.made.values()) == {1}
     assert len(simulator.book.made) == len(report.results) + 2  # and in two runs nobody is killed

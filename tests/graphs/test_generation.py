@@ -15,10 +15,14 @@ import pytest
 from everstep.checkpoints import ledger, paid_view, provider_tasks
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.store import Store
+from everstep.cli.paid import paid_lines
 from everstep.graphs.generation import graph
+from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.artefacts import FOLDER_VARIABLE
 from everstep.runtime.observation import Observation
 from everstep.runtime.worker import Worker
+from everstep.server.app import create_app
+from tests.support.native import asking
 from tests.support.prices import price_list
 from tests.support.studio import MADE, Studio, balance, granted, providers_with
 from tests.support.waiting import until
@@ -126,6 +130,23 @@ def test_the_users_view_is_rebuilt_from_the_record(shop: Shop) -> None:
     saved = [state.checkpoint["channel_values"] for state in shop.store.saver_class(shop.store).list(place)]
     assert any(state.get("task") == task["id"] for state in saved)
     assert "secret-of-the-provider" not in str(saved)
+
+
+async def test_show_and_http_tell_the_same_view(shop: Shop) -> None:
+    """A reload of a page, another device and the command line see one and the same."""
+    job = await asyncio.to_thread(shop.run)
+    paid = shop.view(job)["paid"]
+    app = create_app(shop.store, GraphCatalogue.from_graphs({"generation": graph}), providers=shop.providers)
+    async with asking(app) as client:
+        shown = (await client.get(f"/everstep/jobs/{job.public_id}")).json()
+    assert shown["paid"] == paid
+    lines = list(paid_lines(paid))
+    (task,) = paid["tasks"]
+    assert lines[0] == "paid       done; charged 0.40 EUR, refunded 0.00 EUR"
+    assert lines[2:] == [
+        f"task       {task['id']}  succeeded, 100 % at studio, generation 1",
+        f"artefact   {paid['artefacts'][0]['file']}",
+    ]
 
 
 def test_a_failure_is_refunded_and_can_be_tried_again(shop: Shop) -> None:

@@ -80,7 +80,7 @@ class Bodies(BaseCallbackHandler):
     def passed(self, name: str, subject: str, about: Any) -> None:
         """A crash point was passed."""
         event: dict[str, Any] = {"event": "point", "name": name, "subject": subject}
-        if about is not None:
+        if isinstance(about, tuple):  # an effect's
             key, declared = cast("tuple[str, Declaration]", about)
             event.update(key=key, idempotent=declared.idempotent, probe=declared.probe is not None)
         elif not subject:
