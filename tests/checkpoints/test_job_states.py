@@ -376,6 +376,8 @@ class JobLife(RecordMachine):
             elif not doubted:  # whether to go on at all is no longer asked
                 model.status, model.due, model.failures, model.deaths = "pending", self.clock.now_ms(), 0, 0
                 model.attempts -= review.kind != "error"
+        elif was == "pending":
+            model.due = min(model.due, self.clock.now_ms())
         with pytest.raises(ReviewAnswered):
             self.store.answer(review.public_id, "approve")
 
