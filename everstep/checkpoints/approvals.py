@@ -18,8 +18,8 @@ from sqlalchemy import Connection, RowMapping, and_, delete, exists, select, upd
 from everstep.checkpoints import claims
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import insert_or_ignore
-from everstep.checkpoints.schema import agent_jobs, effects, reviews
 from everstep.checkpoints.schema import approvals as table
+from everstep.checkpoints.schema import effects, reviews
 from everstep.errors import JobStateConflict
 
 ID_LENGTH = 32
@@ -64,13 +64,11 @@ class Standing:
     """What the record holds of an effect that needs an approval.
 
     Attributes:
-        fingerprint: That of the job's graph.
         state: The effect's; None: it was never begun.
         given: The answers to the questions about exactly this call, by how often it was asked.
         held: The answer that is reserved for it, whatever that was given for.
     """
 
-    fingerprint: str | None
     state: str | None
     given: list[Given]
     held: Given | None
@@ -82,20 +80,27 @@ def question_id(effect_key: str, argument_digest: str, fingerprint: str | None, 
     Args:
         effect_key: The effect's key, which holds its job.
         argument_digest: The digest of the arguments that are asked about.
-        fingerprint: That of the job's graph.
+        fingerprint: That of the graph that runs.
         number: How many answers to the same question were of no use.
     """
     return digest(["approval", effect_key, argument_digest, fingerprint, number])[:ID_LENGTH]
 
 
-def standing(connection: Connection, *, job_id: int, claim_no: int, effect_key: str, argument_digest: str) -> Standing:
+def standing(
+    connection: Connection,
+    *,
+    job_id: int,
+    claim_no: int,
+    effect_key: str,
+    argument_digest: str,
+    fingerprint: str | None,
+) -> Standing:
     """What was asked and answered about an effect.
 
     Raises:
         LostClaim: The claim is no longer the job's.
     """
     claims.fence(connection, job_id, claim_no)
-    fingerprint = _fingerprint(connection, job_id)
     state = connection.execute(select(effects.c.state).where(effects.c.key == effect_key)).scalar_one_or_none()
     reserved = select(table.c.review_id).where(table.c.effect_key == effect_key).order_by(table.c.id.desc()).limit(1)
     given = list[Given]()
@@ -105,7 +110,7 @@ def standing(connection: Connection, *, job_id: int, claim_no: int, effect_key: 
         if found is None:
             break
         given.append(found)
-    return Standing(fingerprint, state, given, _given(connection, reviews.c.id.in_(reserved)))
+    return Standing(state, given, _given(connection, reviews.c.id.in_(reserved)))
 
 
 def unused(connection: Connection, job_id: int, action: str) -> dict[str, dict[str, Any]]:
@@ -152,7 +157,7 @@ def reserve(
         now: UTC milliseconds.
 
     Raises:
-        JobStateConflict: The answer is another job's, is used, or the graph changed since. Nothing may be called.
+        JobStateConflict: The answer is another job's, or is used. Nothing may be called.
     """
     answered = and_(reviews.c.id == review_id, reviews.c.job_id == job_id, reviews.c.status == "answered")
     values = {
@@ -166,7 +171,7 @@ def reserve(
         "reserved_at": now,
     }
     is_answer = connection.execute(select(exists(select(reviews.c.id).where(answered)))).scalar_one()
-    if is_answer and _fingerprint(connection, job_id) == fingerprint:
+    if is_answer:
         if insert_or_ignore(connection, table, values):
             return
         use = _use(connection, review_id)
@@ -189,10 +194,6 @@ def uses(connection: Connection, review_ids: Collection[int]) -> dict[int, Use]:
     """What answers were used for, by the row ids of their reviews; those that were not are missing."""
     query = select(table).where(table.c.review_id.in_(tuple(review_ids)))
     return {row["review_id"]: Use(**row) for row in connection.execute(query).mappings()}
-
-
-def _fingerprint(connection: Connection, job_id: int) -> str | None:
-    return connection.execute(select(agent_jobs.c.fingerprint).where(agent_jobs.c.id == job_id)).scalar_one()
 
 
 def _use(connection: Connection, review_id: int) -> Use | None:

@@ -123,7 +123,12 @@ def look(attempt: Attempt, key: str, call: Call) -> Callable[[Connection], Stand
     """What the record holds of the call; see `permission`."""
     digest = call.digest()
     return lambda connection: approvals.standing(
-        connection, job_id=attempt.job_id, claim_no=attempt.claim_no, effect_key=key, argument_digest=digest
+        connection,
+        job_id=attempt.job_id,
+        claim_no=attempt.claim_no,
+        effect_key=key,
+        argument_digest=digest,
+        fingerprint=attempt.fingerprint,
     )
 
 
@@ -136,7 +141,7 @@ def permission(attempt: Attempt, key: str, call: Call, standing: Standing) -> Ge
         call: The call.
         standing: What the record holds of it.
     """
-    digest, fingerprint = call.digest(), standing.fingerprint
+    digest, fingerprint = call.digest(), attempt.fingerprint
     attempt.consulted.update(
         approvals.question_id(key, digest, fingerprint, number) for number in range(len(standing.given) + 1)
     )

@@ -83,6 +83,7 @@ class Attempt:
         committed: Told of each checkpoint that is stored: its id and namespace.
         measures: What the process measures.
         graph: Name of the job's graph, for measures.
+        fingerprint: The shape of the graph that runs.
         with_spans: Queues a write with the spans that have ended; None when none are recorded.
         providers: The providers of paid work that there are.
         blocked: Set once when the run must not go on (unknown effect, lost lease); every later write is refused with
@@ -102,6 +103,7 @@ class Attempt:
     committed: Callable[[str, str], None] = _ignore
     measures: Measures = NOTHING
     graph: str = ""
+    fingerprint: str | None = None
     with_spans: Submit | None = None
     providers: Providers = field(default_factory=Providers)
     blocked: BaseException | None = None

@@ -362,7 +362,7 @@ class Leg:
     def _changed(self, graph: Graph) -> Question | None:
         """Have the graph's fingerprint noted with the next write, or ask whether to go on with a graph that changed."""
         now = self._graphs.fingerprint(self._job.graph, graph)
-        parts = now.parts_json
+        self._attempt.fingerprint, parts = now.digest, now.parts_json
         if self._job.fingerprint == now.digest and self._job.fingerprint_json == parts:
             return None
         begun = self._job.input_applied or self._job.next_input_json is not None

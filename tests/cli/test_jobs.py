@@ -70,6 +70,7 @@ REVIEW: dict[str, tuple[type, ...]] = {
     "argument_digest": TEXT,
     "choices": (dict,),
     "answer": (dict, type(None)),
+    "used_for": (dict, type(None)),
     "created_at": TEXT,
 }
 SHOWN: dict[str, tuple[type, ...]] = {
