@@ -18,7 +18,7 @@ from langgraph.errors import GraphInterrupt
 from sqlalchemy import update
 
 from everstep import ApprovalRejected, EffectRejected, EffectUnknown, effect
-from everstep.checkpoints import effects, reviews
+from everstep.checkpoints import approvals, effects, reviews
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.schema import agent_jobs
@@ -141,6 +141,17 @@ class Approving(RecordMachine):
     def nothing_was_called_without_a_yes(self) -> None:
         """Every call had one, for its arguments and this graph, that no other call had used."""
         assert self.unapproved == []
+
+    @invariant()
+    def the_record_agrees(self) -> None:
+        """A yes is consumed exactly by what happened, reserved for what may have, and free after what did not."""
+        if self.jobs == 0:
+            return
+        asked = [review.id for review in self.store.reviews(self.job)]
+        uses = self.store.read(lambda connection: approvals.uses(connection, asked)).values()
+        for one in self.store.effects(self.job):
+            state = {"confirmed": {"consumed"}, "rejected": set[str]()}.get(one.state, {"reserved"})
+            assert {use.state for use in uses if use.effect_key == one.key} == state
 
     @precondition(lambda self: self.done)
     @rule()
