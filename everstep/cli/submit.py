@@ -136,13 +136,14 @@ def _wait(store: Store, job: Job) -> Job:
         if job.status in EXIT_CODES:
             break
         if job.status == "pending" and not hinted and time.monotonic() - started > 3:
-            out = store.services_out(job)
-            hint = next_action(job, [], out) if out else "no worker has taken it yet; start one with: everstep worker"
-            click.echo(hint, err=True)
+            out, waits = store.services_out(job), store.waits(job)
+            hint = next_action(job, store.reviews(job), out, waits)
+            untaken = "no worker has taken it yet; start one with: everstep worker"
+            click.echo(hint if out or waits else untaken, err=True)
             hinted = True
         time.sleep(POLL_S)
     if job.status == "done":
         click.echo(f"result: {text(job.result_json or '', 500)}", err=True)
     else:
-        click.echo(f"next: {next_action(job, store.reviews(job))}", err=True)
+        click.echo(f"next: {next_action(job, store.reviews(job), waits=store.waits(job))}", err=True)
     return job

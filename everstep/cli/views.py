@@ -86,6 +86,8 @@ def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = (), wa
         signal = next(
             (wait.signal for wait in waiting if wait.signal and not wait.signal.startswith("everstep.")), None
         )
+        if open_:
+            return f"answer: everstep review show {open_[0].public_id}; it also waits {told}"
         return f"nothing: it waits {told}" + ("" if signal is None else f" (now: everstep emit {signal})")
     if job.status == "pending":
         return "a worker will take it: everstep worker"
