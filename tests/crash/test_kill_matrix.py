@@ -21,6 +21,7 @@ from tests.support.kill_graphs import SHAPES
 from tests.support.outside import happened
 from tests.support.processes import POINTS, drive, work, work_until_killed
 from tests.support.record import record
+from tests.support.snapshots import Snapshot, snapshot
 
 ON_POSTGRES = ("asking", "fan_out", "waiting")
 
@@ -52,26 +53,47 @@ def asked(value: Any, world: str) -> str:
 
 
 def run(
-    folder: Path, database: str, graph: str, crash: tuple[int, str] | None
+    folder: Path, database: str, graph: str, kept: dict[int, Snapshot], crash: tuple[int, str] | None = None
 ) -> tuple[dict[str, Any], list[Counter[str]], bool]:
-    """One job from beginning to end: what can be seen of it, the points each worker passed, and whether one died."""
+    """One job from beginning to end: what can be seen of it, the points each worker passed, and whether one died.
+
+    Args:
+        folder: A new folder.
+        database: Where the record is.
+        graph: The graph.
+        kept: How all was before each worker; the life without a crash fills it, others begin with it.
+        crash: Which worker is killed, and where.
+    """
     folder.mkdir()
-    world = str(folder / "world")
-    with record(database, folder) as store:
-        store.enqueue(graph, {"world": world})
-        passed, killed = drive(store.url, graph, answer, crash)
-        (job,) = store.jobs()
-        assert job.status == "done", f"{job.status}: {job.error_json}"
-        questions = Counter(asked(r.value, world) for r in store.reviews(job) if r.kind == "interrupt")
-        seen = {
-            "result": json.loads((job.result_json or "").replace(world, "WORLD")),
-            "world": sorted(happened(world)),
-            "questions": questions,
-            "unsettled": [effect.name for effect in store.effects(job) if effect.state != "confirmed"],
-        }
+    first = 0 if crash is None else crash[0]
+    world = kept[first].world if first else str(folder / "world")
+    with kept[first].restored(folder) if first else record(database, folder) as begun:
+        if not first:
+            begun.enqueue(graph, {"world": world})
+        begun.close()
+
+        def keep(number: int) -> None:
+            if crash is None and number:
+                kept[number] = snapshot(begun.url, folder, world)
+
+        passed, killed = drive(begun.url, graph, answer, crash, first=first, before=keep)
+        with Store.open(begun.url) as store:
+            seen = found(store, world)
     bodies = Counter(happened(world + ".bodies"))
     assert sum(count - 1 for count in bodies.values()) <= 1, f"a node that had finished ran again: {bodies}"
     return seen, passed, killed
+
+
+def found(store: Store, world: str) -> dict[str, Any]:
+    """What can be seen of the job and of the world."""
+    (job,) = store.jobs()
+    assert job.status == "done", f"{job.status}: {job.error_json}"
+    return {
+        "result": json.loads((job.result_json or "").replace(world, "WORLD")),
+        "world": sorted(happened(world)),
+        "questions": Counter(asked(r.value, world) for r in store.reviews(job) if r.kind == "interrupt"),
+        "unsettled": [effect.name for effect in store.effects(job) if effect.state != "confirmed"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -80,7 +102,8 @@ def run(
 )
 def test_a_kill_at_any_point_changes_nothing(database: str, graph: str, tmp_path: Path) -> None:
     """Final state, effects and questions equal those of an uninterrupted run, wherever the worker was killed."""
-    expected, passed, _ = run(tmp_path / "uninterrupted", database, graph, None)
+    kept: dict[int, Snapshot] = {}
+    expected, passed, _ = run(tmp_path / "uninterrupted", database, graph, kept)
     assert expected["unsettled"] == []
     assert len(set(expected["world"])) == len(expected["world"])
     assert {point for points in passed for point in points} >= POINTS
@@ -88,7 +111,7 @@ def test_a_kill_at_any_point_changes_nothing(database: str, graph: str, tmp_path
         for point, times in points.items():
             for count in range(1, times + 1):
                 where = (worker, f"{point}@{count}")
-                seen, _, killed = run(tmp_path / f"{worker}-{point}-{count}", database, graph, where)
+                seen, _, killed = run(tmp_path / f"{worker}-{point}-{count}", database, graph, kept, where)
                 assert killed, f"nothing died at {where}"
                 assert seen == expected, f"killed {where}"
 

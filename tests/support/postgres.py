@@ -128,6 +128,29 @@ def empty_database() -> Iterator[str]:
         _run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+def kept_copy(url: str) -> str:
+    """The URL of a copy of a database that nobody is connected to; it is kept until the tests end."""
+    name = f"everstep_{uuid4().hex[:12]}"
+    _run(f"CREATE DATABASE {name} TEMPLATE {_name_of(url)} STRATEGY file_copy")
+    AT_END.callback(_run, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    return url_of(name)
+
+
+@contextmanager
+def copy_of(url: str) -> Iterator[str]:
+    """The URL of a copy of a database that nobody is connected to, for the time of a block."""
+    name = f"everstep_{uuid4().hex[:12]}"
+    _run(f"CREATE DATABASE {name} TEMPLATE {_name_of(url)} STRATEGY file_copy")
+    try:
+        yield url_of(name)
+    finally:
+        _run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _name_of(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
+
+
 @contextmanager
 def fresh_postgres(clock: Clock | None = None) -> Iterator[Store]:
     """An empty record in a database of its own."""

@@ -66,7 +66,13 @@ def work(url: str, graph: str) -> Counter[str]:
 
 
 def drive(
-    url: str, graph: str, answer: Callable[[Store, Review], Any], crash: tuple[int, str] | None = None
+    url: str,
+    graph: str,
+    answer: Callable[[Store, Review], Any],
+    crash: tuple[int, str] | None = None,
+    *,
+    first: int = 0,
+    before: Callable[[int], None] = lambda _number: None,
 ) -> tuple[list[Counter[str]], bool]:
     """Run workers, one after another, and answer what they ask, until the job has ended.
 
@@ -75,14 +81,17 @@ def drive(
         graph: The graph the job runs.
         answer: Answers a review.
         crash: Which worker (from 0) is killed, and at which point.
+        first: The number of the first worker: those before it have been.
+        before: Called before each worker, with its number; nobody has the record open.
 
     Returns:
         How often each worker passed each crash point (the one that may be killed: not known), and whether one was
         killed.
     """
     killed = False
-    passed: list[Counter[str]] = []
+    passed = [Counter[str]() for _ in range(first)]
     while len(passed) < 30:
+        before(len(passed))
         armed = crash is not None and len(passed) == crash[0]
         if crash is not None and armed:
             killed = work_until_killed(url, graph, crash[1])
