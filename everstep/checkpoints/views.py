@@ -1,4 +1,4 @@
-"""Effects, reviews, steps, dead letters and messages as JSON, whose fields other programs rely on; a job is in `job_view`."""
+"""Effects, reviews, steps, dead letters and messages as JSON that programs rely on; a job is in `job_view`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from everstep.checkpoints import approvals, job_view
+from everstep.checkpoints import approvals, cancelled_tasks, job_view
 from everstep.checkpoints.answers import choices
 from everstep.clock import rfc3339
 from everstep.observability.identity import trace_id
@@ -28,15 +28,16 @@ LEGS = 5
 
 
 def effect(one: Effect) -> dict[str, Any]:
-    """An effect. A result that is not JSON data is described."""
+    """An effect. A result that is not JSON data is described, and one that is a provider's id of a task left out."""
     plain = one.result_type in (None, "json")
+    result = one.value() if plain else f"stored as {one.result_type}"
     return {
         "name": one.name,
         "state": one.state,
         "key": one.key,
         "calls": one.calls,
         "arguments": json.loads(one.arguments_json),
-        "result": one.value() if plain else f"stored as {one.result_type}",
+        "result": None if one.name == cancelled_tasks.SUBMIT else result,
         "settled_by": one.settled_by,
         "error": one.error,
         "created_at": rfc3339(one.created_at),

@@ -139,7 +139,10 @@ async def test_show_and_http_tell_the_same_view(shop: Shop) -> None:
     app = create_app(shop.store, GraphCatalogue.from_graphs({"generation": graph}), providers=shop.providers)
     async with asking(app) as client:
         shown = (await client.get(f"/everstep/jobs/{job.public_id}")).json()
+        effects = (await client.get(f"/everstep/jobs/{job.public_id}/effects")).text
     assert shown["paid"] == paid
+    assert "provider.submit" in effects
+    assert "task-of-" not in effects
     lines = list(paid_lines(paid))
     (task,) = paid["tasks"]
     assert lines[0] == "paid       done; charged 0.40 EUR, refunded 0.00 EUR"
