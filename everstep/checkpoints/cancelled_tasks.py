@@ -49,6 +49,8 @@ def _told_by_effect(connection: Connection, job: Job, task: ProviderTask, *, now
     if task.state not in ("submitting", "submission_unknown"):
         return task
     effect = _submission(connection, job, task)
+    if effect is None and task.state == "submission_unknown":
+        return task
     if effect is None or effect.state == "rejected":
         return provider_tasks.not_accepted(connection, task, now=now)
     result: Any = effect.value() if effect.state == "confirmed" else None

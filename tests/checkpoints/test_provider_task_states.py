@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from sqlalchemy import Connection, select
 
-from everstep.checkpoints import ledger, provider_events, provider_tasks, signals
+from everstep.checkpoints import jobs, ledger, provider_events, provider_tasks, signals
 from everstep.checkpoints.provider_status import FINAL, ProviderEvent, ProviderStatus
 from everstep.checkpoints.provider_tasks import ProviderTask
 from everstep.checkpoints.schema import metadata
@@ -255,11 +255,21 @@ class PaidLife(RecordMachine):
         """The clock moves, mostly forward."""
         self.clock.advance(jump)
 
-    @rule()
-    def the_job_ends(self) -> None:
-        """Whoever comes next with its key may submit what it did not."""
-        if self.store.job(self.job).status == "pending":
+    @precondition(lambda self: self.store.job(self.job).status == "pending")
+    @rule(cancelled=st.booleans())
+    def the_job_ends(self, cancelled: bool) -> None:
+        """Whoever comes next with its key may submit what it did not; a person who cancels it has that refunded."""
+        before = self.known
+        if cancelled:
             self.store.cancel(self.job)
+        else:
+            row, now = self.store.job(self.job).id, self.clock.now_ms()
+            ended = {"now": now, "actor": "test", "reason": "used up"}
+            self.store.write(lambda c: jobs.fail(c, jobs.lock(c, row), **ended)).result()
+        self.look()
+        for task in before.values():
+            unsent = task.state in ("created", "submitting") and task.job == self.job
+            assert self.known[task.id].state == ("failed" if cancelled and unsent else task.state)
 
     # ---- what must hold after every step
 

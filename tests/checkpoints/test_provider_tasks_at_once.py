@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -42,7 +42,7 @@ ACTORS = 6
 
 
 @contextmanager
-def actors(store: Store) -> Iterator[list[Store]]:
+def actors(store: Store) -> Generator[list[Store]]:
     """The record, opened by several."""
     with ExitStack() as opened:
         yield [opened.enter_context(Store.open(store.url, clock=store.clock)) for _ in range(ACTORS)]

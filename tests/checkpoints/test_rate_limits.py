@@ -16,6 +16,8 @@ from everstep.checkpoints import rate_limits
 from everstep.checkpoints.store import Store
 from tests.support.ending import AT_END
 from tests.support.machines import machine_settings
+from tests.support.postgres import fresh_postgres
+from tests.support.transactions import Held, stands
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -76,6 +78,17 @@ def test_a_slower_rate_is_changed_at_once(store: Store) -> None:
     """What a slow rate asked to wait for is not waited for once it is fast."""
     take(store, 3, 0, per_second=Fraction(1, 3600))
     assert take(store, 3, SECOND, per_second=10)[1] <= SECOND + SECOND // 10
+
+
+def test_two_processes_share_a_burst() -> None:
+    """Who comes while another takes waits for it, and gets what is left (PostgreSQL; SQLite's writers take turns)."""
+    with fresh_postgres() as store, Store.open(store.url) as other:
+        take(store, 0, 0)
+        asked: dict[str, Any] = {"per_second": 2, "burst": 3, "wanted": 2, "now_us": NOW}
+        held = Held(other, lambda c: rate_limits.take(c, "films", **asked))
+        second = store.write(lambda c: rate_limits.take(c, "films", **asked))
+        stands(store, second)
+        assert (held.commit()[0], second.result()[0]) == (2, 1)
 
 
 rates = st.sampled_from([Fraction(1, 60), Fraction(1, 3), 0.1, 1, 2, 3, 7, 1000, 3000, 2_000_000])

@@ -57,6 +57,12 @@ def accept(store: Store, task: ProviderTask, provider_task_id: str = "film-1") -
     ).result()
 
 
+def move(store: Store, task: ProviderTask, how: str, **more: Any) -> ProviderTask:
+    """One of the moves of whoever submits."""
+    now = store.clock.now_ms()
+    return store.write(lambda c: getattr(provider_tasks, how)(c, task, now=now, **more)).result()
+
+
 def tell(store: Store, task: ProviderTask, status: ProviderStatus, source: str = "poll") -> Reconciled:
     """Reconcile."""
     now = store.clock.now_ms()
