@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from everstep.checkpoints import (
     retention,
     reviews,
     services,
+    signals,
     stream_readers,
     submission,
     trigger_events,
@@ -378,7 +380,9 @@ def test_many_jobs_go_in_batches(store: Store) -> None:
     pruned = store.prune(AT_ONCE, progress=lambda so_far: told.append(so_far.jobs["done"]))
     assert pruned.jobs["done"] == BATCH + 50
     assert told == [BATCH, BATCH + 50]
-    assert store.commits - commits == 8  # two batches, a look each for old readers, slots, replies, signals, events, keys
+    assert (
+        store.commits - commits == 8
+    )  # two batches, a look each for old readers, slots, replies, signals, events, keys
 
 
 def test_outages_are_forgotten_in_their_time(store: Store, clock: ManualClock) -> None:
@@ -584,3 +588,16 @@ def test_no_table_of_a_job_is_forgotten() -> None:
     """Every table that names jobs refers to them by a foreign key and is deleted from; outages are kept."""
     owned = {table.name for table in retention.owned_tables()}
     assert owned | {"upstream_events"} == {table.name for table in metadata.sorted_tables if "job_id" in table.c}
+
+
+def test_signals_are_kept_while_they_may_be_heard(store: Store, clock: ManualClock) -> None:
+    """A user's signal goes after the time of failed jobs; what Everstep emitted, and what came since, stays."""
+    for name in ("old", f"{signals.RESERVED}task"):
+        store.write(
+            partial(signals.emit, name=name, payload=1, owner="default", by="test", now=clock.now_ms())
+        ).result()
+    clock.advance(2 * DAY_MS)
+    store.emit("new")
+    store.prune(Rules(failed_days=1))
+    left = store.read(lambda connection: connection.execute(select(signals.table.c.name)).scalars().all())
+    assert sorted(left) == [f"{signals.RESERVED}task", "new"]
