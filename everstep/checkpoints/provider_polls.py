@@ -45,7 +45,8 @@ def take_due(
 
 def holders(connection: Connection, provider: str) -> list[str]:
     """Who is asking this provider for tasks."""
-    query = select(table.c.leased_by).where(table.c.provider == provider, table.c.leased_by.is_not(None)).distinct()
+    waits = (table.c.provider == provider, table.c.next_poll_at.is_not(None))  # whom the index has
+    query = select(table.c.leased_by).where(*waits, table.c.leased_by.is_not(None)).distinct()
     return list(connection.execute(query).scalars())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 from pathlib import Path
@@ -102,6 +103,24 @@ async def test_the_provider_is_not_asked_before_it_wants(store: Store, clock: Ma
     await observation(store, provider).until_asked()
     assert (again(store, calm).next_poll_at or 0) >= clock.now_ms() + 3_600_000
     assert (again(store, refused).next_poll_at or 0) >= clock.now_ms() + 1_800_000
+
+
+@pytest.mark.both_databases
+async def test_a_provider_that_asks_for_no_wait_gets_ours(store: Store, clock: ManualClock) -> None:
+    """`Retry-After: 0` in a poll's answer does not make it asked again at once, and again; a message's does, once."""
+    provider, task = Scripted(), task_of(store, to="pending")
+    soon = ProviderStatus("pending", retry_after_ms=0)
+    provider.says["at-film"] = [soon, soon, DONE]
+    poller = observation(store, provider)
+    due = await poller.until_asked()
+    assert provider.asked.total() == 1
+    assert due is not None
+    assert due > clock.now_ms()
+    tell = functools.partial(provider_tasks.reconcile, source="webhook", actor="w", now=clock.now_ms())
+    store.write(lambda connection: tell(connection, task, soon)).result()
+    assert again(store, task).next_poll_at == clock.now_ms()
+    assert await poller.until_asked() != clock.now_ms()
+    assert provider.asked.total() == 2
 
 
 # ---- what a failure does
