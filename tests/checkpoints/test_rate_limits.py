@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from everstep.checkpoints import rate_limits
+from everstep.checkpoints.schema import rate_limits as table
 from everstep.checkpoints.store import Store
 from tests.support.ending import AT_END
 from tests.support.machines import machine_settings
 from tests.support.postgres import fresh_postgres
-from tests.support.transactions import Held, stands
+from tests.support.transactions import stands
+from tests.support.waiting import Halt
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -81,14 +83,23 @@ def test_a_slower_rate_is_changed_at_once(store: Store) -> None:
 
 
 def test_two_processes_share_a_burst() -> None:
-    """Who comes while another takes waits for it, and gets what is left (PostgreSQL; SQLite's writers take turns)."""
+    """Who comes while another is about to take waits for it, and gets what is left (on PostgreSQL)."""
+    asked: dict[str, Any] = {"per_second": 2, "burst": 3, "wanted": 2, "now_us": NOW}
+    halt = Halt()
+
+    def first(connection: Connection) -> int:
+        connection.execute(select(table).where(table.c.name == "films").with_for_update()).one()
+        halt.stand()
+        return rate_limits.take(connection, "films", **asked)[0]
+
     with fresh_postgres() as store, Store.open(store.url) as other:
         take(store, 0, 0)
-        asked: dict[str, Any] = {"per_second": 2, "burst": 3, "wanted": 2, "now_us": NOW}
-        held = Held(other, lambda c: rate_limits.take(c, "films", **asked))
-        second = store.write(lambda c: rate_limits.take(c, "films", **asked))
+        taking = other.write(first)
+        halt.wait_until_reached()
+        second = store.write(lambda c: rate_limits.take(c, "films", **asked)[0])
         stands(store, second)
-        assert (held.commit()[0], second.result()[0]) == (2, 1)
+        halt.release()
+        assert (taking.result(), second.result()) == (2, 1)
 
 
 rates = st.sampled_from([Fraction(1, 60), Fraction(1, 3), 0.1, 1, 2, 3, 7, 1000, 3000, 2_000_000])
