@@ -48,6 +48,7 @@ class Fault:
         input: What the generation is asked with, besides.
         answers: What a person answers, each as `(decision, value)`; `ID` is the provider's own.
         messages: How many messages must have arrived before it is looked at; 0: none is sent.
+        overtaken: Whether a generation that was submitted after it ends before it.
     """
 
     what: str
@@ -57,6 +58,7 @@ class Fault:
     input: dict[str, Any] = field(default_factory=dict[str, Any])
     answers: tuple[tuple[str, str | None], ...] = ()
     messages: int = 0
+    overtaken: bool = False
 
 
 def _message(**more: Any) -> dict[str, Any]:
@@ -89,6 +91,7 @@ ENDS = (
         {"end": "failed", **_message(state="succeeded", delay=0.8)},
         messages=1,
     ),
+    Fault("one that was submitted later ends first", {"end": "never"}, overtaken=True),
     Fault("it never ends", {"end": "never"}, input={"window_s": 0.05, "give_up_after_s": 0.1}),
     Fault(
         "… a person stops it",
@@ -157,7 +160,10 @@ def carry_out(fault: Fault, folder: Path) -> Seen:
     with fresh(folder) as store, simulating(**settings) as simulator, _listening(store, simulator, fault):
         simulator.book.default = as_plan(Plan(), fault.plan)
         customer = Customer(store, simulator, fault.kind, folder)
-        job = customer.run(customer.submit(**fault.input), fault.crash_at)
+        job = customer.submit(**fault.input)
+        if fault.overtaken:
+            _overtake(customer, simulator, job)
+        job = customer.run(job, fault.crash_at)
         for decision, value in fault.answers:
             told = next(iter(simulator.book.tasks)) if value == "ID" else value
             customer.answer(job, decision, told)
@@ -165,6 +171,20 @@ def carry_out(fault: Fault, folder: Path) -> Seen:
         until(lambda: len(simulator.book.messages) >= fault.messages, "the provider's messages")
         assert customer.killed == (fault.crash_at is not None)
         return _seen(store, simulator, store.job(job.public_id))
+
+
+def _overtake(customer: Customer, simulator: Simulator, job: Job) -> None:
+    """Have a later one end first; then this one."""
+    made = simulator.book.tasks
+    with customer.working():
+        until(lambda: made, "the first task")
+        later = customer.submit(prompt="another film")
+        first, second = until(lambda: list(made.values()) if len(made) == 2 else None, "the second task")
+        simulator.end(second, "succeeded")
+        until(lambda: customer.store.job(later.public_id).status == "done", "the end of the later one")
+        assert customer.store.job(job.public_id).status != "done"
+        simulator.end(first, "succeeded")
+        until(lambda: customer.store.job(job.public_id).status == "done", "the end of the first one")
 
 
 @contextmanager
@@ -183,17 +203,18 @@ def _listening(store: Store, simulator: Simulator, fault: Fault) -> Generator[No
 
 
 def _seen(store: Store, simulator: Simulator, job: Job) -> Seen:
-    (task,) = store.read(provider_tasks.listed)
+    tasks = store.read(provider_tasks.listed)
+    (task,) = [one for one in tasks if one.job == job.public_id]
     entries = store.read(lambda connection: ledger.entries(connection, task=task.public_id))
     total = sum(entry.amount for entry in entries)
     left = store.read(lambda connection: ledger.balance(connection, "default", "EUR"))
     assert store.read(ledger.mismatches) == []
-    assert left == CREDIT + total
+    assert left == CREDIT + total - PRICE * (len(tasks) - 1)
     assert total in (0, -PRICE)
     assert len(entries) <= 2
     assert all(event.state != "parked" for event in store.read(provider_events.listed))
     outcome = "" if job.result_json is None else f", {_result(job)['outcome']}"
-    return Seen(f"{job.status}{outcome}", task.state, sum(simulator.book.made.values()), total)
+    return Seen(f"{job.status}{outcome}", task.state, simulator.book.made[task.provider_key], total)
 
 
 def _result(job: Job) -> Any:
