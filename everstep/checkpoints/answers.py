@@ -99,11 +99,7 @@ def decision_of(resume: Any) -> tuple[str, Any, str | None]:
     """
     if isinstance(resume, bool):
         return ("approve" if resume else "reject"), MISSING, None
-    if isinstance(resume, Mapping) and "decisions" in resume:
-        resume = cast("Mapping[str, Any]", resume)["decisions"]
-    if isinstance(resume, list) and len(cast("list[Any]", resume)) == 1:
-        resume = cast("list[Any]", resume)[0]
-    one: Mapping[str, Any] = cast("Mapping[str, Any]", resume) if isinstance(resume, Mapping) else {}
+    one = single(resume)
     said = str(one.get("type"))
     kind = {given: decision for decision, given in _INBOX_TYPES.items()}.get(said, said)
     if kind not in DECISIONS:
@@ -114,6 +110,31 @@ def decision_of(resume: Any) -> tuple[str, Any, str | None]:
     value: Any = one.get("value", one.get("args", one.get("edited_action", MISSING)))
     reason = one.get("message", one.get("reason"))
     return kind, MISSING if value is None else value, reason if isinstance(reason, str) else None
+
+
+def single(resume: Any) -> Mapping[str, Any]:
+    """The one decision in what a client resumes with, bare or in a list; empty if there is not just one."""
+    if isinstance(resume, Mapping) and "decisions" in resume:
+        resume = cast("Mapping[str, Any]", resume)["decisions"]
+    if isinstance(resume, list) and len(cast("list[Any]", resume)) == 1:
+        resume = cast("list[Any]", resume)[0]
+    return cast("Mapping[str, Any]", resume) if isinstance(resume, Mapping) else {}
+
+
+def edited_arguments(value: Any, action: str) -> Mapping[str, Any] | None:
+    """The arguments in the value of an edit: alone, or with the action's name as the middleware and Agent Inbox do.
+
+    Returns:
+        None: there are none, or they are another action's.
+    """
+    if not isinstance(value, Mapping):
+        return None
+    edited = cast("Mapping[str, Any]", value)
+    for name in ("name", "action"):
+        if set(edited) == {name, "args"}:
+            args = edited["args"]
+            return cast("Mapping[str, Any]", args) if edited[name] == action and isinstance(args, Mapping) else None
+    return edited
 
 
 def _is_request(value: Any) -> bool:
@@ -190,6 +211,11 @@ def _middleware_answer(value: Mapping[str, Any], decision: str, answer: Any, rea
             next_step='decide each: --value \'{"decisions": [{"type": …}, …]}\'',
         )
     one: dict[str, Any] = {"type": decision}
+    if decision == "approve" and answer is not MISSING and answer is not None:
+        raise ReviewAnswerInvalid(
+            "approve takes no value here: it would be for the arguments as they were asked about",
+            next_step="approve without a value, or edit with the changed arguments",
+        )
     if decision == "edit":
         if len(actions) != 1 or not isinstance(answer, Mapping):
             raise ReviewAnswerInvalid(

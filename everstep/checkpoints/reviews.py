@@ -6,6 +6,7 @@ Answering is compare-and-set on the row, and moves the job on in the same transa
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,6 +163,13 @@ def open_for_effect(
     return open_all(connection, job, [Question("effect", effect.key, value, occurrence=asked)], now=now)[0]
 
 
+def close_others(connection: Connection, job: jobs.Job, asked: Sequence[Review], *, now: int) -> None:
+    """The job's graph asks just this: what an earlier run asked and this one did not needs no answer any more."""
+    mine = and_(table.c.job_id == job.id, table.c.kind == "interrupt", table.c.status == "open")
+    others = and_(mine, table.c.id.not_in([review.id for review in asked]))
+    connection.execute(update(table).where(others).values(status="closed", answered_at=now))
+
+
 def close_all(connection: Connection, job_id: int, *, now: int) -> None:
     """The job ended: its open questions no longer need an answer."""
     _CLOSE_ALL.run(connection, {"job_id": job_id, "now": now})
@@ -309,7 +317,8 @@ def _move_on(
 def _answered(review: Review) -> ReviewAnswered:
     if review.status == "closed":
         return ReviewAnswered(
-            f"review {review.public_id} was closed: its job ended, or its effect was settled without it",
+            f"review {review.public_id} was closed: its job ended, its effect was settled without it, or its graph"
+            " asks something else now",
             review=review.public_id,
             status=review.status,
         )

@@ -246,25 +246,13 @@ def _judged(call: Call, key: str, digest: str, answer: Given, fingerprint: str |
     if decision == "approve":
         return Permit(answer.review_id, UNCHANGED, digest, fingerprint)
     if decision == "edit":
-        changed = changes(_edited(call, value), call.exact, call.given, call.types())
+        edited = answers.edited_arguments(value, call.name)
+        if edited is None:
+            raise NotUsable("was an edit without arguments of this action")
+        changed = changes(edited, call.exact, call.given, call.types())
         return Permit(answer.review_id, changed, call.digest(changed), fingerprint)
     said = words if words is not None else None if value is answers.MISSING else value
     raise rejected(call, decision, said if isinstance(said, str) else None if said is None else repr(said))
-
-
-def _edited(call: Call, value: Any) -> Mapping[str, Any]:
-    """The arguments in an edit: alone, or with the action's name, as the middleware and Agent Inbox give them."""
-    edited: Any = value
-    if isinstance(value, Mapping):
-        given = cast("Mapping[str, Any]", value)
-        for name in ("name", "action"):
-            if set(given) == {name, "args"}:
-                if given[name] != call.name:
-                    raise NotUsable("was for another action")
-                edited = given["args"]
-    if not isinstance(edited, Mapping):
-        raise NotUsable("edited it without arguments")
-    return cast("Mapping[str, Any]", edited)
 
 
 def _changed_before(call: Call, key: str, standing: Standing) -> Changes:

@@ -8,7 +8,10 @@ from typing import Any, Literal, cast
 
 from langgraph.types import interrupt
 
+from everstep.checkpoints import answers
 from everstep.checkpoints.jobs import loose_digest
+from everstep.errors import ReviewAnswerInvalid
+from everstep.nodes.edited_arguments import NotUsable
 
 DecisionType = Literal["approve", "edit", "respond", "reject"]
 
@@ -56,12 +59,31 @@ def review(
         "review_configs": [{"action_name": action, "allowed_decisions": list(allow)}],
     }
     digest = loose_digest(request)
-    given: dict[str, Any] = {"argument_digest": None}
     note: dict[str, str] = {}
-    while given.get("argument_digest", digest) != digest:
-        answer = interrupt({**request, "argument_digest": digest, **note})
-        given = cast("dict[str, Any]", answer if isinstance(answer, Mapping) else {"decisions": answer})
-        note = {"note": "asked anew: an earlier answer was given for other arguments"}
-    decision = given["decisions"][0] if isinstance(given.get("decisions"), list) else given
-    edited = cast("dict[str, Any]", decision.get("edited_action") or {})
-    return Decision(decision["type"], dict(edited.get("args", arguments)), decision.get("message"))
+    while True:
+        answer: Any = interrupt({**request, "argument_digest": digest, **note})
+        try:
+            return _decision(answer, digest, action, arguments, allow)
+        except NotUsable as error:
+            note = {"note": f"asked anew: an earlier answer {error}"}
+
+
+def _decision(answer: Any, digest: str, action: str, asked: dict[str, Any], allow: Sequence[DecisionType]) -> Decision:
+    if isinstance(answer, Mapping) and cast("Mapping[str, Any]", answer).get("argument_digest", digest) != digest:
+        raise NotUsable("was given for other arguments")
+    try:
+        said, value, words = answers.decision_of(answer)
+    except ReviewAnswerInvalid:
+        raise NotUsable("was no decision about it") from None
+    decision = cast("DecisionType", said)
+    if decision not in allow:
+        raise NotUsable(f"was {decision!r}, which was not offered")
+    message = answers.single(answer).get("message", words)
+    if decision == "edit":
+        edited = answers.edited_arguments(value, action)
+        if edited is None:
+            raise NotUsable("was an edit without arguments of this action")
+        return Decision(decision, dict(edited), message)
+    if decision != "approve" and message is None and value is not answers.MISSING:
+        message = value  # as Agent Inbox answers
+    return Decision(decision, asked, message)

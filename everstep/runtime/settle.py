@@ -161,6 +161,8 @@ class _Settlement:
         if budgets.is_lifted(self.connection, self.job, questions):
             return self._not_counted("its budget was raised meanwhile")
         opened = reviews.open_all(self.connection, self.job, questions, now=self.now)
+        if any(question.kind == "interrupt" for question in questions):
+            reviews.close_others(self.connection, self.job, opened, now=self.now)
         if any(review.status == "answered" for review in opened):  # answered while the job ran on another answer
             return self._not_counted("answered meanwhile")
         kinds = ", ".join(sorted({question.kind for question in questions}))
@@ -169,6 +171,7 @@ class _Settlement:
     def _parked(self) -> Job:
         """It waits without a worker. What is asked besides is asked now; an answer wakes it as a signal does."""
         opened = reviews.open_all(self.connection, self.job, self.outcome.questions, now=self.now)
+        reviews.close_others(self.connection, self.job, opened, now=self.now)
         due, waited = waits.parked(self.connection, self.job, self.outcome.waits, now=self.now)
         if due <= self.now or any(review.status == "answered" for review in opened):
             return self._not_counted("what it waited for came meanwhile")

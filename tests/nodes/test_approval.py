@@ -19,7 +19,7 @@ from everstep.checkpoints import approvals, reviews
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.store import Store
-from everstep.errors import EffectInvalid, ReviewAnswerInvalid
+from everstep.errors import EffectInvalid, ReviewAnswered, ReviewAnswerInvalid
 from tests.support.jobs import Log, beside, chain, result, run, work
 
 pytestmark = pytest.mark.both_databases
@@ -169,9 +169,9 @@ def test_an_edit_that_is_not_of_this_call_is_refused_at_the_door(store: Store, w
         ({"decisions": [{"type": "approve"}] * 2}, "was no decision"),
         ({"decisions": [{"type": "approve"}], "argument_digest": "0" * 64}, "other arguments"),
         ({"decisions": [{"type": "edit", "edited_action": {"name": "payment.send", "args": {"to": "x"}}}]}, "amount"),
-        ({"decisions": [{"type": "edit", "edited_action": {"name": "x", "args": {}}}]}, "another action"),
+        ({"decisions": [{"type": "edit", "edited_action": {"name": "x", "args": {}}}]}, "of this action"),
         ([{"type": "edit", "args": {"action": "payment.send", "args": {"to": "x", "amount": "many"}}}], "amount"),
-        ({"decisions": [{"type": "edit"}]}, "without arguments"),
+        ({"decisions": [{"type": "edit"}]}, "of this action"),
     ],
 )
 def test_what_a_client_says_that_is_no_answer_is_asked_anew(
@@ -570,3 +570,24 @@ def test_a_thread_of_its_own_does_not_get_around_the_question(store: Store, worl
 
     job = run(store, chain(node))
     assert (world, len(errors), result(store, job)) == ([], 1, ["over"])
+
+
+def test_a_question_that_is_no_longer_asked_is_closed(store: Store, world: list[Any]) -> None:
+    """A branch that comes with other arguments, run again for another's answer, leaves no stale question open."""
+    pay, amounts = paying(world), [7]
+    graph = beside(lambda _s: {"log": [pay("ann", amounts[-1])]}, lambda _s: {"log": [review("beside?").type]})
+    job = run(store, graph)
+    stale = next(one for one in store.reviews() if "approval" in one.value)
+    amounts.append(70)
+    store.answer(next(one for one in store.reviews() if one != stale).public_id, "approve")
+    work(store, graph)
+    assert asked(store).value["action_requests"][0]["args"]["amount"] == 70
+    with pytest.raises(ReviewAnswered, match="asks something else now"):
+        store.answer(stale.public_id, "approve")
+    say(store, "approve")
+    amounts.append(7)  # asked about once more: the same question, open again
+    work(store, graph)
+    assert (asked(store).public_id, world) == (stale.public_id, [])
+    say(store, "approve")
+    work(store, graph)
+    assert (world, store.job(job.public_id).status) == ([("ann", 7)], "done")

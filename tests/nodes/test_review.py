@@ -11,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from everstep import Decision, review
+from everstep.checkpoints import reviews
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.errors import ReviewAnswerInvalid
@@ -150,3 +151,39 @@ def test_without_everstep_it_is_an_interrupt_that_other_clients_answer(resume: A
     graph.invoke({"log": []}, thread)
     graph.invoke(Command(resume=resume), thread)
     assert got == [Decision("approve", {"n": 1}, None)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("yes", "no decision"),
+        ({}, "no decision"),
+        ([], "no decision"),
+        ({"decisions": "approve"}, "no decision"),
+        ({"decisions": [{"type": "perhaps"}]}, "no decision"),
+        ({"decisions": [{"type": "respond", "message": "hm"}]}, "not offered"),
+        ({"decisions": [{"type": "edit", "edited_action": {"name": "delete_files", "args": 7}}]}, "without arguments"),
+        ({"decisions": [{"type": "edit", "edited_action": {"name": "format", "args": {}}}]}, "of this action"),
+        ({"decisions": [{"type": "approve"}], "argument_digest": "other"}, "other arguments"),
+    ],
+    ids=str,
+)
+def test_what_a_client_says_that_decides_nothing_is_asked_anew(store: Store, answer: Any, why: str) -> None:
+    """What LangGraph's clients resume with is not checked at the door: the node neither fails nor acts on it."""
+    graph = chain(asking(allow=("approve", "edit", "reject")))
+    job = run(store, graph)
+    for given in (answer, [{"type": "ignore", "args": "no"}]):
+        review, now = store.reviews()[0], store.clock.now_ms()
+        store.write(lambda c, r=review, g=given, n=now: reviews.answer_for_client(c, r, g, by="client", now=n)).result()
+        work(store, graph)
+        if given is answer:
+            assert why in store.reviews()[0].value["note"]
+    assert (decided(store, job)["type"], decided(store, job)["message"]) == ("reject", "no")
+
+
+def test_a_value_that_an_approval_would_not_use_is_refused(store: Store) -> None:
+    """Whoever approves with changed arguments means an edit: the answer is refused instead of dropped."""
+    run(store, chain(asking()))
+    with pytest.raises(ReviewAnswerInvalid, match="edit"):
+        store.answer(store.reviews()[0].public_id, "approve", value={"paths": []})
+    assert store.reviews()[0].status == "open"
