@@ -10,6 +10,7 @@ import pytest
 
 from everstep.runtime.crash_test.campaign import Plan, crash_test
 from everstep.runtime.crash_test.fork_client import ForkServer
+from everstep.runtime.crash_test.money import differences
 from examples.provider_simulator.plans import Plan as Treatment
 from examples.provider_simulator.server import Simulator, simulating
 from tests.support.generating import INPUT, PRICES
@@ -59,3 +60,14 @@ def test_wherever_it_is_killed_it_is_paid_and_made_once(
     assert report.reference.run.paid == {"EUR (smallest units)": 125, "succeeded tasks at sim": 1}
     assert set(simulator.book.made.values()) == {1}
     assert len(simulator.book.made) == len(report.results) + 2  # and in two runs nobody is killed
+
+
+def test_what_was_paid_twice_is_told() -> None:
+    """In words, against the run in which nobody was killed."""
+    once = {"EUR (smallest units)": 125, "succeeded tasks at sim": 1}
+    assert differences(once, once) == []
+    assert differences(once, {"EUR (smallest units)": 250, "pending tasks at sim": 1}) == [
+        "paid: 250 EUR (smallest units) instead of 125",
+        "paid: 1 pending tasks at sim instead of 0",
+        "paid: 0 succeeded tasks at sim instead of 1",
+    ]
