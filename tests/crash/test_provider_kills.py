@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from everstep.checkpoints import provider_events
+from everstep.checkpoints.provider_status import ProviderEvent, ProviderStatus
 from everstep.checkpoints.store import Store
 from everstep.clock import SystemClock
 from examples.provider_simulator.plans import Plan
@@ -77,22 +79,20 @@ def test_one_that_was_noted_needs_nobody(shared: Store, kind: Kind) -> None:
         assert sum(simulator.book.received.values()) == 1
 
 
-def test_a_message_that_came_while_nobody_lived_is_believed(shared: Store) -> None:
-    """Killed after the provider took it, and a message with our key came meanwhile: no person is needed."""
-    from everstep.checkpoints import provider_events
-    from everstep.checkpoints.provider_status import ProviderEvent, ProviderStatus
-
+@pytest.mark.parametrize("kind", ["neither", "idempotent"])
+def test_a_message_that_came_while_nobody_lived_is_believed(shared: Store, kind: Kind) -> None:
+    """Killed after the provider took it; a message with our key came meanwhile: nobody is asked, nothing repeated."""
     with simulating(findable=False, idempotent=False) as simulator:
         simulator.book.default = Plan(end="never")
         begin(shared)
-        assert work_until_killed(shared.url, simulator.url, "neither", AFTER)
+        assert work_until_killed(shared.url, simulator.url, kind, AFTER)
         (there,) = simulator.book.tasks.values()
         status = ProviderStatus("succeeded", there.id, result={"url": "https://example.org/film"})
         event = ProviderEvent("evt_1", status, there.id, there.key)
         now = SystemClock().now_ms()
         shared.write(lambda connection: provider_events.take(connection, "sim", event, now=now)).result()
-        assert not work_until_killed(shared.url, simulator.url, "neither", "nowhere")
+        assert not work_until_killed(shared.url, simulator.url, kind, "nowhere")
         (job,) = shared.jobs()
         (seen,) = result(shared, job)
         assert (seen["state"], seen["result"]) == ("succeeded", {"url": "https://example.org/film"})
-        assert sum(simulator.book.made.values()) == 1
+        assert sum(simulator.book.received.values()) == 1

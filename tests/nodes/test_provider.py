@@ -103,9 +103,16 @@ def test_what_a_person_says_was_not_accepted_is_submitted_again(store: Store) ->
         assert (task(store).state, made(simulator)) == ("submission_unknown", 0)
         (review,) = store.reviews()
         store.answer(review.public_id, "reject")
+        provider, submit, states = providers.get("sim"), providers.get("sim").submit, list[str]()
+
+        async def noted(request: Any, *, key: str) -> Any:
+            states.append(task(store).state)
+            return await submit(request, key=key)
+
+        provider.submit = noted  # type: ignore[method-assign]
         work(store, graph, providers=providers)
         result(store, job)
-        assert (task(store).state, made(simulator)) == ("pending", 1)
+        assert (states, task(store).state, made(simulator)) == (["submitting"], "pending", 1)
 
 
 def test_a_webhook_that_tells_the_id_settles_a_lost_answer(store: Store) -> None:

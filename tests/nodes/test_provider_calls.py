@@ -268,9 +268,9 @@ async def test_no_error_holds_the_key(simulator: Simulator, fault: str) -> None:
     with pytest.raises(httpx.HTTPError) as caught:
         await simulated(url, api_key_env="SIM_KEY").get("sim").submit({"prompt": "x", "simulate": plan}, key="k")
     error = caught.value
-    assert SECRET not in repr(error) + str(error.__dict__) + str(error.request.headers)
+    assert SECRET not in repr(error) + str(error.__dict__) + str(error.request.headers.raw)
     if isinstance(error, httpx.HTTPStatusError):
-        assert SECRET not in str(error.response.request.headers) + str(error.response.headers)
+        assert SECRET not in str(error.response.request.headers.raw) + str(error.response.headers.raw)
 
 
 # ---- in OpenAI's style
