@@ -23,6 +23,7 @@ from everstep.checkpoints.store import Store
 from tests.support.outside import happened
 from tests.support.processes import POINTS, work, work_until_killed
 from tests.support.record import record
+from tests.support.snapshots import Snapshot, snapshot
 
 ENDS = (events.END, events.ERROR)
 THREAD = "019ad000-0000-7000-8000-000000000001"
@@ -89,33 +90,47 @@ LIVES: dict[str, Life] = {
     "answers": [first, answer, first, answer_and_update],
     "steered": [first, resolve, two_inputs, answer],
     "ended": [first, end_here, first],
-    "large": [long_input, answer, first],
+    "large": [long_input, answer],
     "forks": [first, answer, fork, answer, fork_with_input],
 }
 
 
 def live(
-    folder: Path, database: str, life: Life, crash: tuple[int, str] | None
+    folder: Path, database: str, life: Life, kept: dict[int, Snapshot], crash: tuple[int, str] | None = None
 ) -> tuple[Any, list[Counter[str]], bool]:
-    """A thread's life: what can be seen of it, the points each worker passed, and whether one died."""
+    """A thread's life: what can be seen of it, the points each worker passed, and whether one died.
+
+    Args:
+        folder: A new folder.
+        database: Where the record is.
+        life: What is asked before each worker.
+        kept: How all was before each worker; the life without a crash fills it, others begin with it.
+        crash: Which worker is killed, and where.
+    """
     folder.mkdir()
-    world = str(folder / "world")
+    first_worker = 0 if crash is None else crash[0]
+    world = kept[first_worker].world if first_worker else str(folder / "world")
     passed: list[Counter[str]] = []
     killed = False
-    with record(database, folder) as store:
-        now = store.clock.now_ms()
-        store.write(lambda c: conversations.ensure(c, THREAD, owner="default", now=now)).result()
-        for number, asks in enumerate(life):
-            for asked in asks(store, world):
-                post(store, asked)
+    with kept[first_worker].restored(folder) if first_worker else record(database, folder) as begun:
+        if not first_worker:
+            now = begun.clock.now_ms()
+            begun.write(lambda c: conversations.ensure(c, THREAD, owner="default", now=now)).result()
+        begun.close()
+        for number, asks in list(enumerate(life))[first_worker:]:
+            if number and crash is None:
+                kept[number] = snapshot(begun.url, folder, world)
+            with Store.open(begun.url) as store:
+                for asked in asks(store, world):
+                    post(store, asked)
             if crash is not None and crash[0] == number:
-                killed = work_until_killed(store.url, "chatting", crash[1])
-                work(store.url, "chatting")
-                passed.append(Counter())
+                killed = work_until_killed(begun.url, "chatting", crash[1])
+                work(begun.url, "chatting")
             else:
-                passed.append(work(store.url, "chatting"))
-        large_texts.sweep(store)
-        return seen(store, world), passed, killed
+                passed.append(work(begun.url, "chatting"))
+        with Store.open(begun.url) as store:
+            large_texts.sweep(store)
+            return seen(store, world), passed, killed
 
 
 def post(store: Store, asked: dict[str, Any]) -> Run:
@@ -177,14 +192,15 @@ def named(text: str, names: dict[str, str]) -> str:
 def test_a_kill_at_any_point_changes_nothing_for_clients(database: str, name: str, tmp_path: Path) -> None:
     """Thread, runs, their events and the world equal those of an uninterrupted life, wherever the worker was killed."""
     life = LIVES[name]
-    expected, passed, _ = live(tmp_path / "uninterrupted", database, life, None)
+    kept: dict[int, Snapshot] = {}
+    expected, passed, _ = live(tmp_path / "uninterrupted", database, life, kept)
     assert expected["ends"] == [["end"]] * len(expected["runs"])
     assert {point for points in passed for point in points} >= POINTS - {"effect.called"}
     for worker, points in enumerate(passed):
         for point, times in points.items():
             for count in range(1, times + 1):
                 where = (worker, f"{point}@{count}")
-                got, _, killed = live(tmp_path / f"{worker}-{point}-{count}", database, life, where)
+                got, _, killed = live(tmp_path / f"{worker}-{point}-{count}", database, life, kept, where)
                 assert killed, f"nothing died at {where}"
                 assert {**got, "jobs": None} == {**expected, "jobs": None}, f"killed {where}"
                 assert [job[0] for job in got["jobs"]] == [job[0] for job in expected["jobs"]], f"killed {where}"
