@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
@@ -38,7 +38,8 @@ _LEAST, _MOST, _EACH = 1024, 8192, 8
 _AROUND = 32
 _PLACE = re.compile(r"[,:\\][ n]")
 _FEWEST_BELOW, _MOST_BELOW = 4, 64
-_AT_ONCE = 500
+_AT_ONCE = 512
+_SIZES = (1, 8, 64, _AT_ONCE)
 
 _STORE = Statement(
     insert(table).values({name: bindparam(name) for name in ("thread_id", "digest", "level", "content")})
@@ -46,7 +47,7 @@ _STORE = Statement(
 
 
 @dataclass(frozen=True)
-class _Tree:
+class Tree:
     """A text in parts.
 
     Attributes:
@@ -68,13 +69,13 @@ def kept(connection: Connection, thread_id: str, text: str) -> str:
     """
     if len(text) < LARGE or not text.isascii():
         return text
-    tree = _cut(text)
+    tree = cut(text)
     _hold(connection, thread_id)
     wanted = [tree.root]
     for level in range(len(tree.levels) - 1, -1, -1):
         contents = tree.levels[level]
         asked = list(dict.fromkeys(wanted))
-        known = set(_found(connection, thread_id, asked, table.c.digest))
+        known = set(_found(connection, thread_id, asked, "digest"))
         new = [digest for digest in asked if (digest,) not in known]
         if not new:
             break
@@ -173,7 +174,7 @@ def _hold(connection: Connection, thread_id: str) -> None:
 
 def _contents(connection: Connection, thread_id: str, digests: Sequence[str]) -> list[str]:
     """The contents of parts, in their order."""
-    found = dict(_found(connection, thread_id, list(dict.fromkeys(digests)), table.c.digest, table.c.content))
+    found = dict(_found(connection, thread_id, list(dict.fromkeys(digests)), "digest", "content"))
     try:
         return [found[digest] for digest in digests]
     except KeyError as missing:
@@ -182,19 +183,29 @@ def _contents(connection: Connection, thread_id: str, digests: Sequence[str]) ->
         ) from None
 
 
-def _found(connection: Connection, thread_id: str, digests: Sequence[str], *columns: Any) -> Iterator[tuple[Any, ...]]:
+def _found(connection: Connection, thread_id: str, digests: Sequence[str], *columns: str) -> Iterator[tuple[Any, ...]]:
     """Columns of those parts that are there."""
     for start in range(0, len(digests), _AT_ONCE):
-        these = table.c.digest.in_(digests[start : start + _AT_ONCE])
-        yield from (
-            tuple(row) for row in connection.execute(select(*columns).where(table.c.thread_id == thread_id, these))
-        )
+        asked = digests[start : start + _AT_ONCE]
+        most = next(size for size in _SIZES if size >= len(asked))
+        named = {f"digest_{number}": asked[min(number, len(asked) - 1)] for number in range(most)}
+        yield from _look(most, columns).run(connection, {"thread_id": thread_id, **named}).fetchall()
+
+
+@cache
+def _look(most: int, columns: tuple[str, ...]) -> Statement:
+    """The parts of a thread with so many digests: some sizes are enough, as one may be asked for twice."""
+    mine = (
+        table.c.thread_id == bindparam("thread_id"),
+        table.c.digest.in_([bindparam(f"digest_{n}") for n in range(most)]),
+    )
+    return Statement(select(*(table.c[name] for name in columns)).where(*mine))
 
 
 # ---- where a text is cut
 
 
-def _cut(text: str) -> _Tree:
+def cut(text: str) -> Tree:
     """A text in parts."""
     pieces = [text[start:end] for start, end in _pieces(text)]
     levels: list[dict[str, str]] = []
@@ -202,7 +213,7 @@ def _cut(text: str) -> _Tree:
         digests = [_digest(len(levels), piece) for piece in pieces]
         levels.append(dict(zip(digests, pieces, strict=True)))
         if len(digests) == 1:
-            return _Tree(levels, digests[0])
+            return Tree(levels, digests[0])
         pieces = list(_lists(digests))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import uuid
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, func, select, update
 
-from everstep.checkpoints import conversations, deliveries, events, job_pages, jobs, large_texts, runs
+from everstep.checkpoints import (
+    conversations,
+    deliveries,
+    events,
+    job_pages,
+    jobs,
+    large_texts,
+    runs,
+    thread_removal,
+    turns,
+)
 from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.job_pages import JobFilter
 from everstep.checkpoints.large_texts import LARGE, REFERENCE
@@ -30,7 +40,7 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import StoreCorrupt
 from tests.support.jobs import chain, work
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, Halt, until
 
 pytestmark = pytest.mark.both_databases
 THREAD = "019ad000-0000-7000-8000-000000000001"
@@ -240,10 +250,10 @@ def test_the_size_is_linear_in_what_is_new(store: Store, shape: str) -> None:
 def test_a_threads_size_is_linear_in_its_turns(store: Store) -> None:
     """Of a conversation that runs turn by turn, all that is told of it together grows by as much with each."""
     sizes = [size(store)]
-    for turns in range(3):
-        talk(store, *(f"{turns} {number}" for number in range(8)), webhook=HOOK)
+    for stretch in range(3):
+        talk(store, *(f"{stretch} {number}" for number in range(8)), webhook=HOOK)
         sizes.append(size(store))
-    first, second, third = (after - before for before, after in pairwise(sizes))
+    first, second, third = (after - before for before, after in itertools.pairwise(sizes))
     assert abs(third - second) < 0.25 * second
     assert third < 2 * first
 
@@ -354,16 +364,14 @@ def test_a_run_that_is_forgotten_takes_its_parts_at_the_next_prune(store: Store)
 
 
 @pytest.mark.parametrize("whose", ["thread", "stateless"])
-def test_the_parts_of_a_thread_go_with_it(store: Store, clock: ManualClock, whose: str) -> None:
+def test_the_parts_of_a_thread_go_with_it(store: Store, whose: str) -> None:
     """A thread that is deleted, and the jobs of one that was a run's alone, leave no part; others keep theirs."""
     other = str(uuid.uuid4())
     talk(store, "kept", "too", thread_id=other)
     kept = parts(store, other)
     talk(store, "a", "b", delete_thread=whose == "stateless")
     if whose == "thread":
-        store.write(
-            lambda c: conversations_removed(c, store, clock.now_ms()),
-        ).result()
+        store.write(lambda c: remove_thread(c, store)).result()
     else:
         for run in store.read(lambda c: runs.of_thread(c, THREAD)):
             done = update(agent_jobs).where(agent_jobs.c.id == run.job_id).values(updated_at=0)
@@ -375,42 +383,60 @@ def test_the_parts_of_a_thread_go_with_it(store: Store, clock: ManualClock, whos
     assert told(store, other) == states("kept", "too")
 
 
-def conversations_removed(connection: Connection, store: Store, now: int) -> None:
+def remove_thread(connection: Connection, store: Store) -> None:
     """Delete the thread."""
-    from everstep.checkpoints import thread_removal
-
-    thread = conversations.find(connection, THREAD)
-    tables = store.database.checkpoint_tables
-    thread_removal.remove(connection, thread, now=now, actor="test", checkpoint_tables=tables)
+    thread, tables = conversations.find(connection, THREAD), store.database.checkpoint_tables
+    thread_removal.remove(connection, thread, now=store.clock.now_ms(), actor="test", checkpoint_tables=tables)
 
 
-def test_parts_that_are_needed_again_are_not_swept(shared: Store) -> None:
+def test_the_output_of_a_run_that_paused_keeps_its_parts(store: Store) -> None:
+    """What a run came to that waits for a person stands in its row alone: a prune leaves the parts of it."""
+    run, text = post(store), json.dumps([long(name) for name in "abcd"])
+    job = store.job(run.run_id)
+    store.write(lambda c: turns.tell_values(c, job, {"values_json": text})).result()
+    assert parts(store) > 0
+    store.prune(Rules())
+    assert store.read(lambda c: runs.find(c, run.run_id)).values_json == text
+
+
+def test_a_text_that_looks_like_a_list_of_parts_is_none(store: Store) -> None:
+    """A part whose content is that of a list is another part: the texts of both are read as they were."""
+    text = json.dumps([long(name) for name in "abcd"])
+    listed = next(iter(large_texts.cut(text).levels[1].values()))
+    alike = (f"{long(str(number), LARGE + 4000)}, {listed}" for number in range(1000))
+    forged = next(each for each in alike if listed in large_texts.cut(each).levels[0].values())
+    run = post(store)
+    emit(store, run, forged, text)
+    assert told(store) == [forged, text]
+
+
+def test_parts_that_are_needed_again_are_not_swept(shared: Store, database: str) -> None:
     """A state is told whose parts a sweep in another process is about to delete: one waits for the other."""
-    run, text = post(shared), json.dumps([long(name) for name in "abcd"])
+    run, text, telling = post(shared), json.dumps([long(name) for name in "abcd"]), Halt()
     emit(shared, run, text)
     shared.write(lambda c: c.execute(delete(events_table))).result()
-    stored_again, go_on = threading.Event(), threading.Event()
+    of: dict[str, Any] = {
+        "job_id": run.job_id,
+        "run_id": run.run_id,
+        "thread_id": run.thread_id,
+        "claim_no": 1,
+        "now": 1,
+    }
 
     def tell(connection: Connection) -> None:
-        of: dict[str, Any] = {
-            "job_id": run.job_id,
-            "run_id": run.run_id,
-            "thread_id": run.thread_id,
-            "claim_no": 1,
-            "now": 1,
-        }
         events.append(connection, [Emitted("values", text)], **of)
-        stored_again.set()
-        assert go_on.wait(PATIENCE)
+        telling.stand()
 
-    telling = shared.write(tell)
-    assert stored_again.wait(PATIENCE)
+    told_again = shared.write(tell)
+    telling.wait_until_reached()
     with Store.open(shared.url) as other:
         sweeping = threading.Thread(target=large_texts.sweep, args=(other,))
         sweeping.start()
-        sweeping.join(0.2)
-        go_on.set()
-        telling.result()
+        if database == "postgres":
+            held = "SELECT 1 FROM pg_locks WHERE NOT granted"
+            until(lambda: not sweeping.is_alive() or shared.read(lambda c: c.exec_driver_sql(held).first()))
+        telling.release()
+        told_again.result()
         sweeping.join(PATIENCE)
         assert not sweeping.is_alive()
     assert told(shared) == [text]
