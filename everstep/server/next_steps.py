@@ -24,6 +24,8 @@ _PATHS: tuple[tuple[str, str], ...] = (
     (r"schedules", r"GET /everstep/schedules"),
     (r"triggers replay EVENT", r"POST /everstep/triggers/{name}/events/{id}/replay"),
     (r"triggers events", r"GET /everstep/triggers/{name}/events"),
+    (rf"provider show {_ONE}", r"GET /everstep/provider-tasks/\1"),
+    (r"provider tasks", r"GET /everstep/provider-tasks"),
     (r"deliveries", r"GET /everstep/deliveries"),
     (r"doctor", r"GET /everstep/doctor"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from everstep.runtime.worker import Worker
 from tests.support.jobs import chain
 from tests.support.native import app_on, asking, key_for
 from tests.support.paid import PRICE, QUOTE, Scripted, again, entries, grant, task_of
+from tests.support.server_process import make_graphs, starting
+from tests.support.waiting import until
 
 LIST = "/everstep/provider-tasks"
 
@@ -47,7 +50,8 @@ async def test_tasks_are_listed_page_by_page(store: Store) -> None:
             assert [task["id"] for task in answer.json()["tasks"]] == found, asked
         assert (await client.get(LIST, params={"state": "odd"})).status_code == 422
         assert (await client.get(LIST, params={"job": "none"})).status_code == 404
-        assert (await client.get(f"{LIST}/none")).status_code == 404
+        none = await client.get(f"{LIST}/none")
+        assert (none.status_code, none.json()["next_step"]) == (404, "list them with: GET /everstep/provider-tasks")
 
 
 async def test_owners_see_theirs_and_no_ids_of_the_provider(store: Store) -> None:
@@ -117,6 +121,20 @@ async def test_an_administrator_ends_a_task_once(store: Store) -> None:
         for odd in ({"status": "pending"}, {"status": "failed", "result": 1}, {"status": "succeeded", "error": 1}, {}):
             assert (await admin.post(path, json=odd)).status_code == 422, odd
     assert entries(store, task) == [("charge", -PRICE), ("refund", PRICE)]
+
+
+def test_a_server_without_a_worker_asks_providers(tmp_path: Path) -> None:
+    """`everstep server` asks for tasks of the providers that its `everstep.toml` names, and says that it does."""
+    make_graphs(tmp_path)
+    support = "from tests.support.paid import DONE, Scripted\n\n\nclass Films(Scripted):\n"
+    (tmp_path / "films.py").write_text(support + "    async def query(self, provider_task_id):\n        return DONE\n")
+    (tmp_path / "everstep.toml").write_text('[providers.films]\nuse = "./films.py:Films"\n')
+    (tmp_path / "tests").symlink_to(Path(__file__).parents[1])
+    with Store.open(f"sqlite:///{tmp_path / 'everstep.db'}") as store, starting(tmp_path) as start:
+        assert start(command="server").ready["parts"] == ["http", "providers"]
+        task = task_of(store, to="pending")
+        until(lambda: again(store, task).is_final, "its end")
+        assert again(store, task).settled_by == "poll"
 
 
 @pytest.mark.both_databases
