@@ -14,6 +14,8 @@ from everstep.errors import ReviewAnswerInvalid
 
 DECISIONS = ("approve", "edit", "respond", "reject")
 MISSING: Any = object()
+DEEPEST = 200
+"""How deep an answer may be nested; LangGraph's serializer takes some hundred levels, the state around it included."""
 _INBOX_TYPES = {"approve": "accept", "edit": "edit", "respond": "response", "reject": "ignore"}
 _INBOX_FLAGS = {"approve": "allow_accept", "edit": "allow_edit", "respond": "allow_respond", "reject": "allow_ignore"}
 
@@ -135,6 +137,31 @@ def edited_arguments(value: Any, action: str) -> Mapping[str, Any] | None:
             args = edited["args"]
             return cast("Mapping[str, Any]", args) if edited[name] == action and isinstance(args, Mapping) else None
     return edited
+
+
+def require_storable(value: Any) -> None:
+    """Refuse an answer that no graph could go on with: the failure would come again with each try of the job.
+
+    Raises:
+        ReviewAnswerInvalid: It holds an integer beyond 64 bits, or lies in more than `DEEPEST` levels.
+    """
+    level, depth = [value], 0
+    while level:
+        if depth > DEEPEST:
+            raise ReviewAnswerInvalid(
+                f"the answer is nested more than {DEEPEST} levels deep", next_step="give it as a text of JSON"
+            )
+        inner = list[Any]()
+        for one in level:
+            if isinstance(one, int) and not -(2**63) <= one < 2**64:
+                raise ReviewAnswerInvalid(
+                    "the answer holds an integer beyond 64 bits, which no state can", next_step="give it as a text"
+                )
+            if isinstance(one, Mapping):
+                inner += cast("Mapping[str, Any]", one).values()
+            elif isinstance(one, list):
+                inner += cast("list[Any]", one)
+        level, depth = inner, depth + 1
 
 
 def _is_request(value: Any) -> bool:

@@ -208,6 +208,12 @@ def answer(
             next_step=f"it takes: {', '.join(answers.choices(review.kind, review.value))}",
             review=review.public_id,
         )
+    if any("\ud800" <= letter <= "\udfff" for letter in f"{reason or ''}{by}"):
+        raise ReviewAnswerInvalid(
+            "the reason or the name of who answers is no text: it holds half of a character",
+            next_step="give it as UTF-8",
+            review=review.public_id,
+        )
     job = jobs.lock(connection, review.job_id)
     resume = value if as_given else None
     if review.kind == "interrupt" and not as_given:
@@ -277,6 +283,8 @@ def _give_back(connection: Connection, job: jobs.Job, review: Review, words: str
 
 
 def _json(value: Any, review: Review) -> str:
+    if review.kind == "interrupt":
+        answers.require_storable(value)
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

@@ -245,6 +245,29 @@ def test_a_value_that_is_not_json_is_refused(store: Store) -> None:
     assert only(store).status == "open"
 
 
+def nested(levels: int) -> Any:
+    """A list in a list in a list, …."""
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, {"a": [2**70]}, nested(300), nested(5000)], ids=lambda _: "")
+def test_an_answer_that_no_state_could_hold_is_refused(store: Store, value: Any) -> None:
+    """The job would fail with it at each try: the answer is refused, and another one may be given."""
+    graph = chain(ask("go on?"))
+    job = run(store, graph)
+    with pytest.raises(ReviewAnswerInvalid):
+        store.answer(only(store).public_id, "respond", value=value)
+    for reason, by in (("\ud800", "ann"), ("so", "\udc00")):
+        with pytest.raises(ReviewAnswerInvalid):
+            store.answer(only(store).public_id, "reject", reason=reason, by=by)
+    store.answer(only(store).public_id, "respond", value=[2**64 - 1, nested(150)])
+    work(store, graph)
+    assert result(store, job)[0][0] == 2**64 - 1
+
+
 def test_reviews_are_found_by_a_prefix_that_fits_one(store: Store) -> None:
     """A review is found by its id or a unique beginning of it; unknown ids say so."""
     run(store, chain(ask("go on?")))
