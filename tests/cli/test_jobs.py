@@ -83,6 +83,8 @@ SHOWN: dict[str, tuple[type, ...]] = {
     "legs": (list,),
     "acceptance": (dict, type(None)),
     "trigger": (dict, type(None)),
+    "waits": (list,),
+    "paid": (dict, type(None)),
     "next_action": TEXT,
 }
 CHECKPOINT: dict[str, tuple[type, ...]] = {
