@@ -29,7 +29,7 @@ from everstep.checkpoints import (
 from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.job_pages import JobFilter
 from everstep.checkpoints.large_texts import LARGE, REFERENCE
-from everstep.checkpoints.retention import DAY_MS, Rules
+from everstep.checkpoints.retention import DAY_MS, Rules, remove
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.schema import agent_jobs, text_parts
@@ -218,6 +218,7 @@ def test_a_part_that_is_missing_is_told(store: Store) -> None:
 
 # ---- how large it is
 
+DOCUMENT = long("document", 100_000).replace(" ", "")
 SHAPES: dict[str, Callable[[int], Any]] = {
     "a conversation": lambda turns: {
         "messages": [{"id": long(f"{n}", 36), "content": long(f"{n}", 2000)} for n in range(turns)]
@@ -226,7 +227,7 @@ SHAPES: dict[str, Callable[[int], Any]] = {
         "log": [f"line {number} of the log" for number in range(turns * 40)],
         "messages": [long(f"{number}", 1000) for number in range(turns)],
     },
-    "a document behind it": lambda turns: {"log": [long(f"{n}", 2000) for n in range(turns)], "text": "ab" * 50_000},
+    "a document behind it": lambda turns: {"log": [long(f"{n}", 2000) for n in range(turns)], "text": DOCUMENT},
     "alike": lambda turns: {"log": ["the same line\n" * 100] * turns},
     "numbers": lambda turns: {"log": list(range(turns * 300)), "more": list(range(turns * 300))},
     "one text": lambda turns: {"text": "".join(long(f"{number}", 2000) for number in range(turns))},
@@ -245,6 +246,16 @@ def test_the_size_is_linear_in_what_is_new(store: Store, shape: str) -> None:
     half, whole = (after - sizes[0] for after in sizes[1:])
     assert whole <= 2.5 * half
     assert whole <= 16 * len(json.dumps(SHAPES[shape](96)))  # what is told in all is 48 times that
+
+
+def test_what_stands_behind_a_change_is_cut_as_before(store: Store) -> None:
+    """A long list that gets another first item needs a few parts more, not all of them anew."""
+    run, lines = post(store), [long(f"{number}", 300) for number in range(4000)]
+    emit(store, run, json.dumps(lines))
+    known = parts(store)
+    emit(store, run, json.dumps(["another", *lines]))
+    assert known > 300
+    assert parts(store) <= known + 10
 
 
 def test_a_threads_size_is_linear_in_its_turns(store: Store) -> None:
@@ -373,11 +384,10 @@ def test_the_parts_of_a_thread_go_with_it(store: Store, whose: str) -> None:
     if whose == "thread":
         store.write(lambda c: remove_thread(c, store)).result()
     else:
-        for run in store.read(lambda c: runs.of_thread(c, THREAD)):
-            done = update(agent_jobs).where(agent_jobs.c.id == run.job_id).values(updated_at=0)
-            store.write(lambda c, done=done: c.execute(done)).result()
         assert parts(store) > 0
-        assert store.prune(Rules(event_days=100)).jobs["done"] == 2
+        ids, tables = [job.id for job in store.jobs() if job.thread_id == THREAD], store.database.checkpoint_tables
+        retention = partial(remove, job_ids=ids, now=1, key_days=1, checkpoint_tables=tables)
+        assert len(store.write(retention).result()) == 2
     assert parts(store) == 0
     assert parts(store, other) == kept
     assert told(store, other) == states("kept", "too")
