@@ -256,7 +256,7 @@ def test_what_stands_behind_a_change_is_cut_as_before(store: Store) -> None:
     run, lines = post(store), [long(f"{number}", 300) for number in range(16_000)]
     emit(store, run, json.dumps(lines))
     known = parts(store)
-    emit(store, run, json.dumps(["another", *lines]))
+    emit(store, run, json.dumps([long("another", 5000), *lines]))
     assert known > 1200
     assert parts(store) <= known + 10
 
