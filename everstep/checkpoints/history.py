@@ -37,8 +37,9 @@ CHUNKS = "history"
 """The checkpoint id that chunks stand under."""
 SMALLEST = 2048
 """Lists whose content has fewer bytes stay in their checkpoint: a row of its own would cost more."""
-MOST_LINES = 8
-"""A list that is spread over more lines is written anew."""
+MOST_ALIKE = 8
+"""Where as many lines of about one size would follow each other, they are written as one: so a list of n items that
+every run of a thread goes on with is spread over some `log n` lines, and is written `log n` times, not n."""
 MOST_KNOWN = 128 * 1024 * 1024
 """Bytes of content that the savers of a process remember together, however many work at once."""
 
@@ -221,8 +222,8 @@ def grow(
     if len(content) < SMALLEST:
         return None
     known.own = known.own and kept == len(known.items)
-    if not known.own and len(known.lines) >= MOST_LINES:
-        kept = 0
+    if not known.own:
+        kept = _gone_on_with(_beginning(known.lines, kept), known.ends, len(content))
     del known.items[kept:], known.ends[kept:]
     known.lines, known.exact, known.content = _beginning(known.lines, kept), exact, content
     rest = value[known.items[-1] if kept else 0 :]
@@ -237,6 +238,19 @@ def grow(
     known.ends.append(len(content))
     known.own = True
     return Grown(tuple(known.lines), len(value)), new
+
+
+def _gone_on_with(lines: Sequence[Line], ends: Sequence[int], size: int) -> int:
+    """How many chunks stay before a new line that goes on to a size: those of its kind become part of it."""
+    last = list(itertools.accumulate((count for _, count in lines), initial=0))
+    sizes = [ends[to - 1] - (ends[start - 1] if start else 0) for start, to in itertools.pairwise(last)]
+    kept, new, at = len(sizes), size - sum(sizes), len(sizes)
+    while at and sizes[at - 1] < new * MOST_ALIKE:
+        at -= 1
+        if kept - at == MOST_ALIKE - 1:
+            new += sum(sizes[at:kept])
+            kept = at
+    return last[kept]
 
 
 def _beginning(lines: Sequence[Line], chunks: int) -> list[Line]:

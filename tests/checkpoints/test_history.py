@@ -40,9 +40,9 @@ TEXT = "word " * 600
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short lists are stored by their growth as well, and are written anew early."""
+    """Short lists are stored by their growth as well, and their lines soon become one."""
     monkeypatch.setattr(history, "SMALLEST", 30)
-    monkeypatch.setattr(history, "MOST_LINES", 3)
+    monkeypatch.setattr(history, "MOST_ALIKE", 3)
 
 
 def thread(name: str, checkpoint_id: str | None = None, namespace: str = "") -> RunnableConfig:
@@ -446,6 +446,24 @@ def conversation(saver: StepSaver, name: str = "thread", *, more: int = 3) -> li
         checkpoint["channel_versions"] = {"items": str(number)}
         config = saver.put(config, checkpoint, {"step": number}, {"items": str(number)})
     return items
+
+
+def test_many_runs_of_a_thread_write_little_more_than_one(store: Store) -> None:
+    """A list that each run goes on with is written some `log n` times, and is spread over as many lines."""
+    config, items, runs = thread("talk"), list[Any](), 150
+    for number in range(runs):
+        items = [*items, AIMessage(TEXT, id=f"message-{number}")]
+        saver = StepSaver(store)
+        saver.get_tuple(config)
+        config = go_on(saver, config, items)
+    assert items_of(store, config) == [item.id for item in items]
+    table = store.database.checkpoint_tables[-1]
+    sql = f"SELECT sum(length(value)) FROM {table} WHERE checkpoint_id = '{CHUNKS}'"
+    stored = store.read(lambda connection: connection.exec_driver_sql(sql).scalar_one())
+    assert stored < 4 * runs * len(TEXT)
+    found = StepSaver(store).as_stored(config)
+    assert found is not None
+    assert 2 < len(found.checkpoint["channel_values"]["items"].lines) < 4 * history.MOST_ALIKE
 
 
 def test_a_stock_saver_refuses_what_it_cannot_read(store: Store) -> None:
