@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
+from everstep.checkpoints.json_filters import storable
 from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.schema import provider_tasks as table
 from everstep.credentials import without_secrets
@@ -85,7 +86,7 @@ def polled(
     if failure is None:
         freed |= {"poll_failures": 0, "poll_error": None}
     else:
-        error = without_secrets(failure)[:ERROR_LENGTH]
+        error = storable(without_secrets(failure))[:ERROR_LENGTH]
         freed |= {"poll_failures": table.c.poll_failures + 1, "poll_error": error}
     return connection.execute(update(table).where(*mine).values(**freed)).rowcount == 1
 

@@ -37,6 +37,7 @@ MISSING_AT = 5
 """How often in a row a query must fail, at last since the provider has no such task, until a person is told."""
 MISSING = "the provider has no such task"
 TOLD = "the provider has no such task; a person decides"
+ANOTHER = "the provider answered with another task's id; look at where its description finds the id"
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ class Poll:
             timed_out = isinstance(error, TimeoutError) and not str(error)
             said = f"no answer in {limit:.0f} s" if timed_out else f"{type(error).__name__}: {error}"
             return await self._failed(task, said, retry_after_ms(error, self.store.clock.now_ms()))
+        if status.provider_task_id not in (None, task.provider_task_id):  # what it says is not about this one
+            return await self._failed(task, ANOTHER, status.retry_after_ms)
         crash.point("provider.polled", task.provider)
         return await self._answered(task, status)
 

@@ -149,6 +149,13 @@ async def poll(store: Store, providers: Providers, task: ProviderTask, *, by: st
         ProviderAnswerInvalid: It did not answer, or not as it should.
     """
     status = await _answer(task, providers.get(task.provider).query(_known(task)))
+    if status.provider_task_id not in (None, task.provider_task_id):
+        raise ProviderAnswerInvalid(
+            f"{task.provider} answered with another task's id",
+            next_step="look at where the provider's description finds the id of a task",
+            task=task.public_id,
+            provider=task.provider,
+        )
 
     def note(connection: Connection) -> Reconciled:
         now = store.clock.now_ms()

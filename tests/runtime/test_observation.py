@@ -7,6 +7,7 @@ import functools
 import logging
 import random
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -145,6 +146,31 @@ async def test_a_failing_query_fails_no_task(store: Store, clock: ManualClock) -
     well = again(store, task)
     assert (well.poll_failures, well.poll_error, well.polls) == (0, None, 3)
     assert entries(store, task) == [("charge", -PRICE)]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("state", ["pending", "succeeded"])
+async def test_an_answer_about_another_task_is_a_failed_question(store: Store, clock: ManualClock, state: Any) -> None:
+    """It settles nothing and is no evidence of a second submission; the task is asked for again later."""
+    provider, task = Scripted(), task_of(store, to="pending", job=(job := job_of(store)))
+    provider.says["at-film"] = [ProviderStatus(state, "at-another"), DONE]
+    due = await observation(store, provider).until_asked() or 0
+    seen = again(store, task)
+    assert (seen.state, seen.poll_failures, seen.leased_by) == ("pending", 1, None)
+    assert "another task's id" in (seen.poll_error or "")
+    assert store.evidence(store.job(job)) == []
+    clock.advance(due - clock.now_ms())
+    await observation(store, provider).until_asked()
+    assert again(store, task).state == "succeeded"
+
+
+@pytest.mark.both_databases
+async def test_a_failure_is_noted_whatever_its_words(store: Store) -> None:
+    """What no database can hold is replaced in the words of an error, which is counted as any other."""
+    provider, task = Scripted(), task_of(store, to="pending")
+    provider.says["at-film"] = [ValueError("a\0b\ud800c")]
+    await observation(store, provider).until_asked()
+    assert (again(store, task).poll_failures, again(store, task).poll_error) == (1, "ValueError: a\ufffdb?c")
 
 
 async def test_a_task_the_provider_does_not_know_is_a_persons(
