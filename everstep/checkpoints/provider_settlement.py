@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select, update
 from everstep.checkpoints import canonical, ledger, signals
 from everstep.checkpoints import provider_task as tasks
 from everstep.checkpoints.database import notify
-from everstep.checkpoints.provider_status import ProviderStatus
+from everstep.checkpoints.provider_status import ProviderStatus, finite
 from everstep.checkpoints.provider_task import UNFINISHED, ProviderTask
 from everstep.checkpoints.schema import agent_jobs, evidence
 from everstep.checkpoints.schema import provider_tasks as table
@@ -99,9 +99,10 @@ def finish(
     ended: dict[str, Any] = {"state": status.state, "settled_by": source, "finished_at": now}
     ended |= {"next_poll_at": None, "leased_by": None, "lease_until": None, "poll_failures": 0, "poll_error": None}
     if status.state == "succeeded":
-        ended |= {"result_json": json.dumps(status.result), "result_digest": _digest(status.result), "progress": 100}
+        result = _finite(status.result)
+        ended |= {"result_json": json.dumps(result), "result_digest": _digest(result), "progress": 100}
     else:
-        ended |= {"error_json": json.dumps(status.as_dict().get("error"))}
+        ended |= {"error_json": json.dumps(_finite(status.as_dict().get("error")))}
     mine = (table.c.id == task.id, table.c.state.in_(UNFINISHED))
     changed = connection.execute(update(table).where(*mine).values(**ended, updated_at=now)).rowcount
     if changed != 1:
@@ -164,6 +165,15 @@ def keep(connection: Connection, task: ProviderTask, what: str, told: dict[str, 
 
 def _percent(progress: int | None) -> int | None:
     return None if progress is None else max(0, min(100, progress))
+
+
+def _finite(value: Any) -> Any:
+    """The value, as nearly as JSON can tell it: what a browser cannot read would spoil every list it stands in."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return finite(value)
+    return value
 
 
 def _digest(result: Any) -> str:

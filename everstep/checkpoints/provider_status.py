@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, cast, get_args
 
 from everstep.credentials import REDACTED, names_secret, without_secrets
@@ -11,6 +12,28 @@ from everstep.credentials import REDACTED, names_secret, without_secrets
 State = Literal["pending", "succeeded", "failed"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 FINAL: Final = ("succeeded", "failed")
+LONGEST_ID: Final = 1000
+DEEPEST: Final = 100
+"""Levels of an error that are kept."""
+LATEST: Final = 253_402_300_799_000
+"""The last second of the year 9999, UTC milliseconds."""
+
+
+def is_id(given: str) -> bool:
+    """Whether every database can keep it as a provider's id of something."""
+    surrogates = any("\ud800" <= letter <= "\udfff" for letter in given)
+    return 0 < len(given) <= LONGEST_ID and "\0" not in given and not surrogates
+
+
+def require_id(given: str) -> str:
+    """A provider's id of something, if every database can keep it.
+
+    Raises:
+        ValueError: It is empty, too long, or holds what is no text.
+    """
+    if not is_id(given):
+        raise ValueError(f"{given[:100]!a} is no id that can be kept: it is empty, too long, or no text")
+    return given
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,8 @@ class ProviderStatus:
     def __post_init__(self) -> None:
         if self.state not in STATES:
             raise ValueError(f"{self.state!r} is no state of a provider's task; there are {', '.join(STATES)}")
+        if self.provider_task_id is not None:
+            require_id(self.provider_task_id)
 
     @property
     def is_final(self) -> bool:
@@ -44,7 +69,8 @@ class ProviderStatus:
 
     def as_dict(self) -> dict[str, Any]:
         """The status as JSON data, without what is None; its error without what seems to be a credential."""
-        told = {name: value for name, value in asdict(self).items() if value is not None}
+        known = ((field.name, getattr(self, field.name)) for field in fields(self))
+        told = {name: value for name, value in known if value is not None}
         return {**told, "error": _clean(self.error)} if self.error is not None else told
 
     @classmethod
@@ -71,13 +97,36 @@ class ProviderEvent:
     provider_key: str | None = None
     occurred_at: int | None = None
 
+    def __post_init__(self) -> None:
+        for given in (self.event_id, self.provider_task_id, self.provider_key):
+            if given is not None:
+                require_id(given)
+        if self.occurred_at is not None and not 0 <= self.occurred_at <= LATEST:
+            raise ValueError(f"{self.occurred_at} is no time, UTC milliseconds")
 
-def _clean(value: Any) -> Any:
+
+def finite(value: Any) -> Any:
+    """JSON data with null in the place of numbers that JSON has not: NaN and infinities."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(member) for name, member in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [finite(member) for member in cast("list[Any]", value)]
+    return value
+
+
+def _clean(value: Any, levels: int = DEEPEST) -> Any:
     if isinstance(value, str):
         return without_secrets(value)
+    if isinstance(value, Mapping | list | tuple) and levels == 0:
+        return REDACTED
     if isinstance(value, Mapping):
         members = cast("Mapping[str, Any]", value).items()
-        return {name: REDACTED if isinstance(one, str) and names_secret(name) else _clean(one) for name, one in members}
+        return {
+            name: REDACTED if isinstance(one, str) and names_secret(name) else _clean(one, levels - 1)
+            for name, one in members
+        }
     if isinstance(value, list | tuple):
-        return [_clean(member) for member in cast("list[Any]", value)]
+        return [_clean(member, levels - 1) for member in cast("list[Any]", value)]
     return value

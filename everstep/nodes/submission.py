@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from sqlalchemy import Connection
@@ -16,7 +17,7 @@ from sqlalchemy import Connection
 from everstep import crash
 from everstep.checkpoints import claims, jobs, provider_tasks
 from everstep.checkpoints import effects as effect_rows
-from everstep.checkpoints.provider_status import ProviderStatus
+from everstep.checkpoints.provider_status import ProviderStatus, is_id
 from everstep.checkpoints.provider_tasks import ProviderTask
 from everstep.checkpoints.quote import Quote
 from everstep.errors import EverstepError, ProviderRefused
@@ -197,15 +198,18 @@ def _known(task: ProviderTask) -> Outcome:
 
 
 def _told(outcome: Any) -> dict[str, Any]:
-    """What the effect's result says, which a person may have given."""
-    if isinstance(outcome, dict):
-        return cast("dict[str, Any]", outcome)
-    if isinstance(outcome, str | int) and not isinstance(outcome, bool) and str(outcome):
-        return {"provider_task_id": str(outcome)}
-    return {}
+    """What the effect's result says; a person may have given any, and what says nothing is as good as none."""
+    told = cast("dict[str, Any]", outcome) if isinstance(outcome, dict) else {"provider_task_id": outcome}
+    known = told.get("provider_task_id")
+    if isinstance(known, str | int) and not isinstance(known, bool) and is_id(str(known)):
+        return {**told, "provider_task_id": str(known)}
+    return {name: told[name] for name in ("refused", "settled") if name in told}
 
 
 def _outcome(submitted: Submitted) -> Outcome:
     if submitted.status is None or not submitted.status.is_final:
         return submitted.provider_task_id
-    return {"provider_task_id": submitted.provider_task_id, "status": submitted.status.as_dict()}
+    status = replace(
+        submitted.status, provider_task_id=None
+    )  # it is about this one, by whatever id its answer calls it
+    return {"provider_task_id": submitted.provider_task_id, "status": status.as_dict()}

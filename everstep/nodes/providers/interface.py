@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from everstep.checkpoints.provider_status import require_id
 from everstep.errors import CancelUnsupported, EventInvalid, QueryUnsupported
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ class Submitted:
 
     provider_task_id: str
     status: ProviderStatus | None = None
+
+    def __post_init__(self) -> None:
+        require_id(self.provider_task_id)
 
 
 class Provider(Protocol):

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from everstep.errors import EventRefused, ProviderNotFound
+from everstep.errors import EventInvalid, EventRefused, ProviderNotFound
 from everstep.nodes.providers.interface import Provider
 
 if TYPE_CHECKING:
@@ -121,4 +121,7 @@ class Providers:
                 provider=name,
             )
         check(headers, body, now_ms)
-        return self.get(name).parse_webhook(headers, body)
+        try:
+            return self.get(name).parse_webhook(headers, body)
+        except ValueError as error:  # an id that no record can keep
+            raise EventInvalid(f"the message of the provider {name} cannot be read: {error}", provider=name) from error
