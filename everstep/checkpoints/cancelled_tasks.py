@@ -7,6 +7,7 @@ next; what it is then settles it, as ever. A task that another job waits for goe
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
@@ -15,8 +16,10 @@ from everstep.checkpoints import effects, provider_task, provider_tasks
 from everstep.checkpoints import provider_settlement as settlement
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.job import Job
+from everstep.checkpoints.provider_status import ProviderStatus, is_id
 from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.schema import agent_jobs, evidence, waits
+from everstep.errors import ProviderTaskConflict
 
 SUBMIT: Final = "provider.submit"
 """The effect that submits; its business key is the task's key at the provider."""
@@ -33,10 +36,8 @@ def let_go(connection: Connection, job: Job, *, now: int, actor: str) -> None:
         now: UTC milliseconds.
         actor: Who ended it.
     """
-    for task in provider_task.listed(connection, job=job.public_id):
-        if task.is_final:
-            continue
-        task = _told_by_effect(connection, job, provider_task.lock(connection, task), now=now)
+    for task in provider_task.unfinished(connection, job=job.public_id):
+        task = _told_by_effect(connection, job, provider_task.lock(connection, task), now=now, actor=actor)
         if task.state == "created":
             error = {"code": "cancelled", "message": "its job was ended before it was submitted"}
             provider_tasks.withdraw(connection, task, error=error, actor=actor, now=now)
@@ -44,20 +45,25 @@ def let_go(connection: Connection, job: Job, *, now: int, actor: str) -> None:
             settlement.ask_now(connection, task, now=now)
 
 
-def _told_by_effect(connection: Connection, job: Job, task: ProviderTask, *, now: int) -> ProviderTask:
-    """What a person said of the submission, which the job's node will not come to note."""
-    if task.state not in ("submitting", "submission_unknown"):
+def _told_by_effect(connection: Connection, job: Job, task: ProviderTask, *, now: int, actor: str) -> ProviderTask:
+    """What the submission is known to have come to, which the job's node will not come to note."""
+    if task.state == "pending" or task.is_final:
         return task
     effect = _submission(connection, job, task)
-    if effect is None and task.state == "submission_unknown":
-        return task
-    if effect is None or effect.state == "rejected":
+    if effect is None:
+        return provider_tasks.not_accepted(connection, task, now=now) if task.state == "submitting" else task
+    if effect.state == "rejected":
         return provider_tasks.not_accepted(connection, task, now=now)
     result: Any = effect.value() if effect.state == "confirmed" else None
-    known: Any = result.get("provider_task_id") if isinstance(result, dict) else result  # pyright: ignore
-    if not isinstance(known, str | int) or isinstance(known, bool) or not str(known):
-        return task
-    return provider_tasks.accepted(connection, task, str(known), now=now, next_poll_at=now)
+    told: dict[str, Any] = result if isinstance(result, dict) else {"provider_task_id": result}  # pyright: ignore
+    if "refused" in told:
+        failed = ProviderStatus("failed", error=told["refused"])
+        return provider_tasks.reconcile(connection, task, failed, source="submit", actor=actor, now=now).task
+    known = told.get("provider_task_id")
+    if isinstance(known, str | int) and not isinstance(known, bool) and is_id(str(known)):
+        with suppress(ProviderTaskConflict):  # another's: that is kept as evidence, and must not keep the job alive
+            return provider_tasks.accepted(connection, task, str(known), now=now, next_poll_at=now)
+    return provider_tasks.unknown(connection, task, now=now)
 
 
 def _submission(connection: Connection, job: Job, task: ProviderTask) -> Effect | None:
@@ -76,7 +82,7 @@ def is_to_be_cancelled(connection: Connection, task: ProviderTask) -> bool:
     if row is None:
         return False
     others = select(waits.c.id).join(agent_jobs, job.id == waits.c.job_id)
-    others = others.where(waits.c.signal == task.signal, waits.c.state == "open", job.status.in_(_LIVING))
+    others = others.where(waits.c.signal == task.signal, job.status.in_(_LIVING))  # also between two windows
     if connection.execute(others.limit(1)).first() is not None:
         return False
     kept = select(evidence.c.detail_json).where(evidence.c.job_id == row[0], evidence.c.kind == settlement.EVIDENCE)

@@ -211,6 +211,12 @@ def listed(
     return [ProviderTask(**row) for row in rows]
 
 
+def unfinished(connection: Connection, *, job: str) -> list[ProviderTask]:
+    """All that a job submits, or is to submit, and that has not ended, oldest first."""
+    query = select(table).where(table.c.job == job, table.c.state.in_(UNFINISHED)).order_by(table.c.id)
+    return [ProviderTask(**row) for row in connection.execute(query).mappings()]
+
+
 def _one(connection: Connection, condition: ColumnElement[bool]) -> ProviderTask | None:
     row = connection.execute(select(table).where(condition)).mappings().one_or_none()
     return None if row is None else ProviderTask(**row)

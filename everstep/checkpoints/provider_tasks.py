@@ -143,7 +143,7 @@ def unknown(connection: Connection, task: ProviderTask, *, now: int) -> Provider
         The task as it is now; if it was told of meanwhile, that stands.
     """
     task = lock(connection, task)
-    if task.state != "submitting":
+    if task.state not in ("created", "submitting"):  # `created`: an equal call beside this one was surely refused
         return task
     task = settlement.write(connection, task, now=now, state="submission_unknown")
     return provider_events.apply_parked(connection, task, actor="submit", now=now)

@@ -80,6 +80,7 @@ class Submission:
             now=now,
             actor=f"job {attempt.public_id}",
         )
+        task = provider_tasks.lock(connection, task)  # another job may adopt it now
         effect = effect_rows.by_key(connection, self._effect_key(task))
         if effect is not None and effect.state == "rejected" and task.job == attempt.public_id:
             task = provider_tasks.not_accepted(connection, task, now=now)
@@ -95,6 +96,8 @@ class Submission:
     async def call(self) -> Outcome:
         """Submit it, and note what came of it."""
         task = await self._attempt.store.aread(self._reloaded)
+        if task.state == "created":  # an equal call beside this one was surely refused
+            task = await asyncio.wrap_future(self._attempt.write(self._submitting))
         if (known := _known(task)) is not None:
             return known
         try:
@@ -178,6 +181,10 @@ class Submission:
         effect = effect_rows.by_key(connection, self._effect_key(self.task))
         change = provider_tasks.unknown if effect and effect.state != "rejected" else provider_tasks.not_accepted
         self._task = change(connection, self.task, now=self._now)
+
+    def _submitting(self, connection: Connection) -> ProviderTask:
+        claims.fence(connection, self._attempt.job_id, self._attempt.claim_no)
+        return provider_tasks.submitting(connection, self.task, job=self._attempt.public_id, now=self._now)
 
     def _reloaded(self, connection: Connection) -> ProviderTask:
         return provider_tasks.get(connection, self.task.id)

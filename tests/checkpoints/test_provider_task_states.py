@@ -344,7 +344,7 @@ class PaidLife(RecordMachine):
             return
         to = {
             "submitting": {"created": "submitting"} if may else {},
-            "unknown": {"submitting": "submission_unknown"},
+            "unknown": dict.fromkeys(("created", "submitting"), "submission_unknown"),
             "not_accepted": {"submitting": "created", "submission_unknown": "created"},
         }[how].get(before.state, before.state)
         assert after.state == to or (how == "unknown" and to == "submission_unknown" and after.settled_by == "webhook")
