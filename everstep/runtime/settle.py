@@ -177,7 +177,8 @@ class _Settlement:
             return self._not_counted("what it waited for came meanwhile")
         told = "; ".join(wait.told() for wait in waited)
         attempts = max(self.job.attempts - 1, 0)
-        return self._move("pending", f"waits {told}", attempts=attempts, next_run_at=due, error_json=None)
+        lives = {"suspect": 0, "worker_deaths": 0}  # its process: as at any other end of a leg
+        return self._move("pending", f"waits {told}", attempts=attempts, next_run_at=due, error_json=None, **lives)
 
     def _effect_review(self, unsettled: Sequence[Effect]) -> Job:
         unknown = [effect for effect in unsettled if self._concerns(effect)]

@@ -125,9 +125,10 @@ def test_living_jobs_of_a_worker_are_left_to_it(store: Store, clock: ManualClock
 
 def test_a_leg_that_ends_clears_its_job(store: Store) -> None:
     """A suspect whose leg ended, in whatever way, is none any more; one that is only given back is one still."""
-    held(store, 2)
-    first, second = claim(store, "next", limit=2, dead_workers=["dead"])
+    held(store, 3)
+    first, second, third = claim(store, "next", limit=3, dead_workers=["dead"])
     assert counts(settled(store, first, Outcome("released"))) == (0, 0, 1)
+    assert counts(settled(store, third, Outcome("parked"))) == (0, 0, 0)
     error = Outcome("error", error=TimeoutError("x"), verdict=Verdict("retry", None, False, "why", "rule"))
     assert counts(settled(store, second, error)) == (1, 0, 0)
 
