@@ -163,6 +163,12 @@ def keep(connection: Connection, task: ProviderTask, what: str, told: dict[str, 
     connection.execute(insert(evidence).values(**row))
 
 
+def without_ids(detail: dict[str, Any]) -> dict[str, Any]:
+    """What was kept, without the provider's ids, as owners are told of it."""
+    shown = {name: value for name, value in detail.items() if name != "provider_task_id"}
+    return {**shown, "status": without_ids(shown["status"])} if isinstance(shown.get("status"), dict) else shown
+
+
 def _percent(progress: int | None) -> int | None:
     return None if progress is None else max(0, min(100, progress))
 

@@ -161,17 +161,20 @@ class Store(Record):
         return self.read(lambda connection: queue.get(connection, row_id))
 
     def evidence(self, job: Job) -> list[dict[str, Any]]:
-        """What was kept of a job's failures and verifications, oldest first."""
+        """What was kept of a job's failures and verifications, oldest first; no ids of providers'."""
+        from everstep.checkpoints.provider_settlement import EVIDENCE, without_ids
+
         query = select(evidence_table).where(evidence_table.c.job_id == job.id).order_by(evidence_table.c.id)
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
+        told = [(row, json.loads(row["detail_json"])) for row in rows]
         return [
             {
                 "kind": row["kind"],
                 "claim_no": row["claim_no"],
                 "at": rfc3339(row["at"]),
-                "detail": json.loads(row["detail_json"]),
+                "detail": without_ids(detail) if row["kind"] == EVIDENCE else detail,
             }
-            for row in rows
+            for row, detail in told
         ]
 
     def events(self, job: Job) -> list[dict[str, Any]]:

@@ -74,9 +74,10 @@ def review(one: Review, job_id: str, use: Use | None = None) -> dict[str, Any]:
     """
     answer = None
     if one.status == "answered":
+        value: Any = None if one.answer_json is None else json.loads(one.answer_json)
         answer = {
             "decision": one.decision,
-            "value": None if one.answer_json is None else json.loads(one.answer_json),
+            "value": None if _asks_about_submission(one) else value,
             "reason": one.reason,
             "by": one.answered_by,
             "at": rfc3339(one.answered_at),
@@ -93,6 +94,11 @@ def review(one: Review, job_id: str, use: Use | None = None) -> dict[str, Any]:
         "used_for": None if use is None else _use(use),
         "created_at": rfc3339(one.created_at),
     }
+
+
+def _asks_about_submission(one: Review) -> bool:
+    """Whether its answer is the provider's id of a task, which nobody is shown."""
+    return one.kind == "effect" and one.value.get("effect") == cancelled_tasks.SUBMIT
 
 
 def _use(use: Use) -> dict[str, Any]:

@@ -191,3 +191,16 @@ def test_an_answer_after_a_person_settled_it_is_evidence(store: Store) -> None:
     assert (late.state, late.provider_task_id, late.next_poll_at) == ("failed", "film-1", None)
     assert [one["detail"]["what"] for one in store.evidence(job)] == ["accepted_after_end"]
     assert amounts(store, task) == [("charge", -200), ("refund", 200)]
+
+
+def test_what_is_kept_of_a_contradiction_tells_owners_no_ids(store: Store) -> None:
+    """A second id, and what is said under the known one, are for whoever runs the program alone."""
+    give(store, 500)
+    job = store.enqueue("graph", {"log": []}).job
+    task = submitted(store, "film-1", job=job.public_id)
+    tell(store, task, DONE)
+    tell(store, task, ProviderStatus("failed", "film-1", error="no"))
+    tell(store, task, ProviderStatus("pending", "film-2"))
+    kept = store.evidence(job)
+    assert [one["detail"]["what"] for one in kept] == ["contradiction", "second_id"]
+    assert "film-" not in str(kept)
