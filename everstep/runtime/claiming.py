@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import Connection, and_, exists, or_, select
+from sqlalchemy import Connection, and_, exists, func, or_, select
 
 from everstep.checkpoints import claims, deaths, jobs, migrate
 from everstep.checkpoints.admission import Limits
 from everstep.checkpoints.job_statements import LIVING
 from everstep.checkpoints.jobs import Job
-from everstep.checkpoints.schema import agent_jobs, waits
-from everstep.checkpoints.signals import RESERVED
+from everstep.checkpoints.paid_view import SIGNAL
+from everstep.checkpoints.schema import agent_jobs, provider_tasks, waits
 from everstep.checkpoints.standstill import Standstill
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.timers import next_moment
@@ -138,14 +138,16 @@ class Claiming:
     async def nothing_left(self) -> bool:
         """Whether no job is left that could run without a person, or a signal that somebody else emits.
 
-        A job that sleeps, or waits for what Everstep itself looks after, will run; one that waits for a user's signal
-        may wait for days, also where a moment ends that.
+        A job that sleeps, or waits for a paid task that a provider has, will run; one that waits for a user's signal
+        may wait for days, also where a moment ends that, and one whose task another job is to submit, for that job.
 
         Raises:
             StoreUnavailable: The record cannot be read.
         """
         of_job = and_(waits.c.job_id == agent_jobs.c.id, waits.c.state == "open")
-        ours = or_(waits.c.signal.is_(None), waits.c.signal.startswith(RESERVED, autoescape=True))
+        its_task = provider_tasks.c.public_id == func.substr(waits.c.signal, len(SIGNAL) + 1)
+        at_provider = exists().where(its_task, provider_tasks.c.state == "pending")
+        ours = or_(waits.c.signal.is_(None), and_(waits.c.signal.startswith(SIGNAL, autoescape=True), at_provider))
         is_due = agent_jobs.c.next_run_at <= self._store.clock.now_ms()
         goes_on = or_(is_due, ~exists().where(of_job), exists().where(of_job, ours))
         could_run = and_(agent_jobs.c.graph.in_(self._graphs()), agent_jobs.c.status.in_(LIVING), goes_on)

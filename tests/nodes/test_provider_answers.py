@@ -8,7 +8,7 @@ import pytest
 
 from everstep.checkpoints.provider_status import ProviderStatus
 from everstep.checkpoints.store import Store
-from everstep.nodes.provider import submit_task
+from everstep.nodes.provider import observe_task, submit_task
 from everstep.nodes.providers.interface import Submitted
 from everstep.nodes.providers.registry import Providers
 from tests.support.jobs import Log, chain, result, run, work
@@ -84,3 +84,18 @@ def test_what_a_person_says_of_an_unknown_submission(store: Store, said: Any, kn
     work(store, chain(ask), providers=providers)
     assert (task(store).state, task(store).provider_task_id) == ("submission_unknown", None)
     assert entries(store, task(store)) == [("charge", -PRICE)]
+
+
+def test_who_waits_for_a_task_that_a_person_has_to_find_keeps_no_worker_busy(store: Store) -> None:
+    """A worker that works until it is idle ends: the other job's question is a person's, and with it this job's wait."""
+    grant(store, "default")
+
+    async def watch(state: Log) -> Log:
+        return {"log": [await observe_task((state.get("log") or [])[0])]}
+
+    graph, providers = chain(ask, watch), films(ConnectionResetError("lost"))
+    first = run(store, graph, providers=providers)
+    second, _ = store.enqueue("graph", {"log": []}, key="another")
+    work(store, graph, providers=providers)
+    assert (store.job(first.public_id).status, store.job(second.public_id).status) == ("review", "pending")
+    assert store.job(second.public_id).waits_for_a_signal
