@@ -87,7 +87,7 @@ def test_what_a_person_says_of_an_unknown_submission(store: Store, said: Any, kn
 
 
 def test_who_waits_for_a_task_that_a_person_has_to_find_keeps_no_worker_busy(store: Store) -> None:
-    """A worker that works until it is idle ends: the other job's question is a person's, and with it this job's wait."""
+    """A worker that works until it is idle ends: the other job asks a person, and this one waits for that."""
     grant(store, "default")
 
     async def watch(state: Log) -> Log:
