@@ -31,6 +31,8 @@ Outcome = Literal["pending", "settled", "failed", "not_found", "late"]
 
 FACTOR = 1.6
 JITTER = 0.25
+MOST_ASKED_MS = 86_400_000
+"""How long a provider may want not to be asked: an odd header must not put a task out of sight for years."""
 QUERY_S = 30.0
 """How long a provider has to answer; less than a lease."""
 MISSING_AT = 5
@@ -56,14 +58,15 @@ class Pace:
         """Milliseconds until the next poll: `wait + jitter`.
 
         `wait = max(min(first * 1.6**polls, most), Retry-After)`, and the jitter is drawn evenly from nothing to a
-        quarter of `wait`. The provider's Retry-After may be longer than our longest wait.
+        quarter of `wait`. The provider's Retry-After may be longer than our longest wait, up to `MOST_ASKED_MS`.
 
         Args:
             polls: How often it was asked for already.
             retry_after: What the provider asks for, milliseconds.
             randomness: Source of the jitter.
         """
-        wait = max(int(min(self.first_ms * FACTOR ** min(polls, 64), self.most_ms)), retry_after or 0)
+        asked = min(retry_after or 0, MOST_ASKED_MS)
+        wait = max(int(min(self.first_ms * FACTOR ** min(polls, 64), self.most_ms)), asked)
         return wait + randomness.randint(0, int(wait * JITTER))
 
 

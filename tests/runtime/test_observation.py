@@ -53,6 +53,12 @@ def test_waits_grow_to_a_limit(polls: int, retry_after: int | None, seed: int) -
     assert wait <= delay <= wait + wait // 4
 
 
+def test_no_wait_is_longer_than_a_day() -> None:
+    """A provider that asks for three years is asked again in a day, and the jitter."""
+    day = 86_400_000
+    assert day <= PACE.delay_ms(0, 99_999_999_000, random.Random(1)) <= day + day // 4
+
+
 @pytest.mark.both_databases
 async def test_a_task_is_asked_for_until_it_ends(store: Store, clock: ManualClock) -> None:
     """It is asked for when it is due and not before, its progress kept, its end stored once with result and signal."""
