@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import queue
 import sqlite3
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from everstep.checkpoints.sqlite import Sqlite
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.writer import MAX_BATCH, Writer
 from everstep.errors import StoreUnavailable
+from tests.support.disk import fill, small_disk
 from tests.support.record import Gate, fresh
 from tests.support.waiting import PATIENCE
 
@@ -274,29 +273,11 @@ def test_a_full_disk_fails_the_whole_batch_and_the_record_goes_on_with_space(sto
     assert integrity(store.path) == "ok"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte; needs the right to mount."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("mounting a file system is not allowed here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write until nothing more fits."""
-    with open(path, "wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
-
-
-def test_a_really_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:
+def test_a_really_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """On a file system without space writes fail with StoreUnavailable; once there is space the same record goes on."""
-    filler = small_disk / "filler"
-    with Store.open(f"sqlite:///{small_disk / 'record.db'}") as store:
+    folder = tmp_path / "disk"
+    filler = folder / "filler"
+    with small_disk(folder, 4), Store.open(f"sqlite:///{folder / 'record.db'}") as store:
         store.write(lambda connection: connection.exec_driver_sql("CREATE TABLE notes (text TEXT)")).result(PATIENCE)
         acknowledged: list[str] = []
         fill(filler)
@@ -311,7 +292,8 @@ def test_a_really_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path
         filler.unlink()
         acknowledged.append(store.write(note("again" + "y" * 5000)).result(PATIENCE))
         assert notes(store.path) == acknowledged
-    assert integrity(small_disk / "record.db") == "ok"
+        store.close()
+        assert integrity(folder / "record.db") == "ok"
 
 
 def test_a_broken_constraint_is_the_operations_own_error(store: Store) -> None:
