@@ -16,13 +16,11 @@ from everstep.checkpoints import effects, provider_task, provider_tasks
 from everstep.checkpoints import provider_settlement as settlement
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.job import Job
-from everstep.checkpoints.provider_status import ProviderStatus, is_id
+from everstep.checkpoints.provider_status import SUBMIT, ProviderStatus, is_id
 from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.schema import agent_jobs, evidence, waits
 from everstep.errors import ProviderTaskConflict
 
-SUBMIT: Final = "provider.submit"
-"""The effect that submits; its business key is the task's key at the provider."""
 ASKED: Final = "cancel_asked"
 _LIVING: Final = ("pending", "running", "retry", "review")
 

@@ -19,6 +19,18 @@ LATEST: Final = 253_402_300_799_000
 """The last second of the year 9999, UTC milliseconds."""
 
 
+SUBMIT: Final = "provider.submit"
+"""The effect that submits; its business key is the task's key at the provider."""
+
+
+def says_what_became_of_it(result: Any) -> bool:
+    """Whether this, as the result of a submission, names the provider's task, or why there is none."""
+    if isinstance(result, dict):
+        told = cast("dict[str, Any]", result)
+        return "refused" in told or "settled" in told or says_what_became_of_it(told.get("provider_task_id"))
+    return isinstance(result, str | int) and not isinstance(result, bool) and is_id(str(result))
+
+
 def is_id(given: str) -> bool:
     """Whether every database can keep it as a provider's id of something."""
     surrogates = any("\ud800" <= letter <= "\udfff" for letter in given)

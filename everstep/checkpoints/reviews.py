@@ -15,6 +15,7 @@ from sqlalchemy import Connection, RowMapping, and_, bindparam, func, select, up
 from everstep.checkpoints import answers, approvals, effects, jobs, policy, waits
 from everstep.checkpoints.database import has_id, insert_or_ignore
 from everstep.checkpoints.payload import without_secrets
+from everstep.checkpoints.provider_status import SUBMIT, says_what_became_of_it
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import reviews as table
 from everstep.checkpoints.statements import Statement
@@ -214,6 +215,8 @@ def answer(
             next_step="give it as UTF-8",
             review=review.public_id,
         )
+    if decision == "approve" and review.kind == "effect" and review.value.get("effect") == SUBMIT:
+        _require_id(review, value)
     job = jobs.lock(connection, review.job_id)
     resume = value if as_given else None
     if review.kind == "interrupt" and not as_given:
@@ -250,6 +253,20 @@ def answer(
     if back is not None:
         job = _give_back(connection, job, review, back, now)
     return find(connection, review.public_id), _move_on(connection, job, review, decision, reason, by, now)
+
+
+def _require_id(review: Review, value: Any) -> None:
+    """A submission that the provider took has an id there, by which its end is asked for.
+
+    Raises:
+        ReviewAnswerInvalid: The answer has none.
+    """
+    if not says_what_became_of_it(value):
+        raise ReviewAnswerInvalid(
+            "whoever says that the provider took the task must say under which id",
+            next_step="give it: --value '\"ITS ID THERE\"'; or reject, if it is not there",
+            review=review.public_id,
+        )
 
 
 def client_id(review: Review) -> str:

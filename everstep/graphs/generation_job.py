@@ -11,6 +11,8 @@ from everstep.nodes.artefacts import Artefact
 
 WINDOW_S = 3600.0
 GIVE_UP_S = 7 * 86_400.0
+MOST_WINDOWS = 100_000
+"""How many windows may pass until a person is asked: each is a start of the job."""
 LONGEST_S = 366 * 86_400
 LONGEST_KEY = 200
 
@@ -120,6 +122,10 @@ def check(job: Generation) -> None:
         seconds = given.get(name, WINDOW_S)
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         _expect(is_number and 0 < seconds <= LONGEST_S, name, f"seconds above 0, up to {LONGEST_S}")
+    least = given.get("give_up_after_s", GIVE_UP_S) / MOST_WINDOWS
+    _expect(
+        given.get("window_s", WINDOW_S) >= least, "window_s", f"{least:g} seconds at least, for that give_up_after_s"
+    )
 
 
 def submission_key(job: Generation, request: Mapping[str, Any]) -> str:

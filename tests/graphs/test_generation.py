@@ -200,6 +200,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": " "}, "payload_invalid"),
     ({"generation": 0}, "payload_invalid"),
     ({"window_s": "1"}, "payload_invalid"),
+    ({"window_s": 0.001}, "payload_invalid"),
     ({"submission_key": ""}, "payload_invalid"),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 
 from everstep.checkpoints.provider_status import ProviderStatus
 from everstep.checkpoints.store import Store
+from everstep.errors import ReviewAnswerInvalid
 from everstep.nodes.provider import observe_task, submit_task
 from everstep.nodes.providers.interface import Submitted
 from everstep.nodes.providers.registry import Providers
@@ -71,17 +72,20 @@ def test_an_answer_with_an_id_that_is_none_leaves_it_unknown(store: Store, odd: 
     ],
 )
 def test_what_a_person_says_of_an_unknown_submission(store: Store, said: Any, known: str | None) -> None:
-    """An id, as text or number, alone or by name; what tells none leaves the task unknown, for `provider link`."""
+    """An id, as text or number, alone or by name; an approval that tells none is refused, and the question stays."""
     grant(store, "default")
     providers = films(ConnectionResetError("lost"))
     run(store, chain(ask), providers=providers)
     (review,) = store.reviews()
-    store.answer(review.public_id, "approve", value=said)
     if known is not None:
+        store.answer(review.public_id, "approve", value=said)
         work(store, chain(ask), providers=providers)
         assert (task(store).state, task(store).provider_task_id) == ("pending", known)
         return
+    with pytest.raises(ReviewAnswerInvalid, match="under which id"):
+        store.answer(review.public_id, "approve", value=said)
     work(store, chain(ask), providers=providers)
+    assert store.reviews() == [review]
     assert (task(store).state, task(store).provider_task_id) == ("submission_unknown", None)
     assert entries(store, task(store)) == [("charge", -PRICE)]
 
