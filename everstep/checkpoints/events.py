@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, select
 
 from everstep.checkpoints import large_texts
 from everstep.checkpoints.database import EVENTS, notify
 from everstep.checkpoints.schema import events as table
-from everstep.checkpoints.schema import runs
+from everstep.checkpoints.schema import runs, threads
 from everstep.checkpoints.statements import Statement
 
 PAGE = 500
@@ -191,13 +191,27 @@ def written_since(connection: Connection, after: int) -> dict[str, int]:
 
 
 def newest_of(connection: Connection, thread_ids: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """The newest event of all, and by thread those of some threads; of one without events there is none."""
+    """The newest event of all, and by thread those of some threads.
+
+    Of a thread without events it is a number below zero that changes when the thread or a run of it comes or goes.
+    """
+    found = _by_thread(connection, table.c.thread_id, func.max(table.c.id), thread_ids)
+    silent = [thread_id for thread_id in thread_ids if thread_id not in found]
+    there = _by_thread(connection, threads.c.thread_id, func.count(), silent)
+    begun = _by_thread(connection, runs.c.thread_id, func.count(), silent)
+    found |= {thread_id: -1 - begun.get(thread_id, 0) for thread_id in {*there, *begun}}
+    return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0), found
+
+
+def _by_thread(
+    connection: Connection, thread: Any, value: ColumnElement[int], thread_ids: Sequence[str]
+) -> dict[str, int]:
+    """A number for each of some threads, where there is one."""
     found: dict[str, int] = {}
     for start in range(0, len(thread_ids), _PART):
-        part = table.c.thread_id.in_(thread_ids[start : start + _PART])
-        rows = connection.execute(select(table.c.thread_id, func.max(table.c.id)).where(part).group_by("thread_id"))
-        found.update((str(thread_id), int(newest)) for thread_id, newest in rows)
-    return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0), found
+        query = select(thread, value).where(thread.in_(thread_ids[start : start + _PART])).group_by(thread)
+        found.update((str(row[0]), int(row[1])) for row in connection.execute(query))
+    return found
 
 
 def first_of_run(connection: Connection, run_id: str) -> int | None:

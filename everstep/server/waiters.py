@@ -94,9 +94,9 @@ class Waiters(Generic[Key]):
         """
         raise NotImplementedError
 
-    def _saw(self, key: Key, newest: int, *, always: bool = False) -> None:
-        """What the newest of a key is; whoever waits for it is woken if that is news, or always."""
-        if key in self._waiting and (always or self._seen.get(key) != newest):
+    def _saw(self, key: Key, newest: int) -> None:
+        """What the newest of a key is; whoever waits for it is woken if that is news."""
+        if key in self._waiting and self._seen.get(key) != newest:
             self._seen[key] = newest
             for woken in self._waiting[key]:
                 woken.set()

@@ -58,5 +58,4 @@ class Watch(Waiters[str]):
         after, found = await self._store.aread(partial(events.newest_of, thread_ids=asked))
         self._after = max(self._after, after)
         for thread_id in asked:
-            newest = found.get(thread_id, 0)
-            self._saw(thread_id, newest, always=not newest)  # one without events may be gone, with its run
+            self._saw(thread_id, found.get(thread_id, 0))

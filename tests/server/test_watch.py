@@ -14,6 +14,7 @@ from everstep.checkpoints import conversations, events, runs
 from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.runs import Run, RunRequest
 from everstep.checkpoints.schema import events as table
+from everstep.checkpoints.schema import runs as run_rows
 from everstep.checkpoints.store import Store
 from everstep.clock import uuid7
 from everstep.server.watch import Waiter, Watch
@@ -105,6 +106,33 @@ def test_events_that_are_deleted_wake_those_who_wait(shared: Store) -> None:
         async with Watch(shared).waiting(run.thread_id) as waiter:
             await settled(waiter)
             await shared.awrite(lambda connection: connection.execute(delete(table)))
+            assert await waiter.wait(PATIENCE)
+
+    within(test())
+
+
+@pytest.mark.both_databases
+def test_nothing_wakes_who_waits_for_a_thread_without_events_but_its_end(
+    shared: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks alone wake nobody: a thousand such streams would read the record all the time. Its deletion does."""
+    monkeypatch.setattr("everstep.server.watch.LONGEST_S", 0.05)
+    run, looks = begin(shared), list[int]()
+    look = events.newest_of
+
+    def looked(connection: Any, thread_ids: Any) -> Any:
+        looks.append(1)
+        return look(connection, thread_ids)
+
+    monkeypatch.setattr(events, "newest_of", looked)
+
+    async def test() -> None:
+        async with Watch(shared).waiting(run.thread_id) as waiter:
+            await settled(waiter)
+            number = len(looks)
+            while len(looks) < number + 3:
+                assert not await waiter.wait(0.05)
+            await shared.awrite(lambda connection: connection.execute(delete(run_rows)))
             assert await waiter.wait(PATIENCE)
 
     within(test())
