@@ -93,23 +93,25 @@ def link(connection: Connection, task: ProviderTask, provider_task_id: str, *, n
         ProviderTaskConflict: Nobody asks that of this task, or another has the id.
     """
     question = open_question(connection, task)
-    if question is not None:  # its job's row is locked before the task's
-        reason = "the submission was found at the provider"
-        reviews.answer(connection, question, decision="approve", value=provider_task_id, reason=reason, by=by, now=now)
-    task = provider_task.lock(connection, task)
-    if task.state != "submission_unknown":
-        raise ProviderTaskConflict(
-            f"task {task.public_id} is {task.state}: nobody asks whether the provider took it",
-            next_step=f"everstep provider show {task.public_id}",
-            task=task.public_id,
-            state=task.state,
-        )
     other = provider_task.by_provider_id(connection, task.provider, provider_task_id)
     if other is not None and other.id != task.id:
         raise ProviderTaskConflict(
             f"task {other.public_id} has this id at {task.provider}",
             next_step="look at the provider again: the one that is meant has an id that no task has",
             task=other.public_id,
+        )
+    if question is not None:  # its job's row is locked before the task's
+        reason = "the submission was found at the provider"
+        reviews.answer(connection, question, decision="approve", value=provider_task_id, reason=reason, by=by, now=now)
+    task = provider_task.lock(connection, task)
+    if question is not None and task.provider_task_id == provider_task_id:
+        return task  # its job was cancelled: it ended with the answer, and told the task
+    if task.state != "submission_unknown":
+        raise ProviderTaskConflict(
+            f"task {task.public_id} is {task.state}: nobody asks whether the provider took it",
+            next_step=f"everstep provider show {task.public_id}",
+            task=task.public_id,
+            state=task.state,
         )
     return provider_tasks.accepted(connection, task, provider_task_id, now=now, next_poll_at=now)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -130,3 +131,19 @@ def test_what_is_on_its_way_cannot_be_withdrawn(store: Store) -> None:
     assert len(tries) == 2
     assert refused in (["submitting"], ["submission_unknown"])
     assert (task(store).state, entries(store, task(store))) == ("pending", [("charge", -PRICE)])
+
+
+def test_what_was_lost_is_found_after_its_job_was_cancelled(store: Store) -> None:
+    """`link` answers the question and ends the job; the task has its id, is asked for at once, and then cancelled."""
+    grant(store, "default")
+    job = run(store, chain(ask), providers=losing())
+    store.cancel(job.public_id)
+    now, lost = store.clock.now_ms(), task(store)
+    link = partial(task_care.link, task=lost, provider_task_id="film-1", now=now, by="anna")
+    linked = store.write(link).result()
+    assert (linked.state, linked.provider_task_id, linked.next_poll_at) == ("pending", "film-1", now)
+    assert store.job(job.public_id).status == "failed"
+    assert [one.status for one in store.reviews()] == []
+    assert store.read(lambda connection: cancelled_tasks.is_to_be_cancelled(connection, linked))
+    with pytest.raises(ProviderTaskConflict, match="nobody asks"):
+        store.write(link).result()
