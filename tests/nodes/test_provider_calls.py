@@ -26,7 +26,7 @@ from everstep.errors import (
 from everstep.graphs.provider_sections import ProviderSection, providers_of
 from everstep.nodes.providers.calls import Caller
 from everstep.nodes.providers.http_description import read_description
-from everstep.nodes.providers.interface import Provider
+from everstep.nodes.providers.interface import Provider, Submitted
 from everstep.nodes.providers.openai import KEY
 from everstep.runtime.classify import classify
 from examples.provider_simulator.server import Simulator, simulating
@@ -175,6 +175,31 @@ async def test_a_state_nobody_knows_is_no_state() -> None:
             await simulated(url).get("sim").query("1")
         submitted = await simulated(url).get("sim").submit({"prompt": "x"}, key="k")
         assert submitted.status is None
+
+
+@pytest.mark.parametrize(
+    ("told", "percent"),
+    [
+        ("1e308", 100),
+        ("-1e308", 0),
+        ("9" * 400, 100),
+        ("-" + "9" * 400, 0),
+        ("29", 29),
+        ("99.9", 99),
+        ("1e400", None),
+        ("NaN", None),
+        ("true", None),
+        ('"7"', None),
+    ],
+)
+async def test_any_number_may_be_told_as_progress(told: str, percent: int | None) -> None:
+    """A number beyond all percent is the nearest one, what is no number is none, and the task's id is kept."""
+    with answering(200, f'{{"id": "1", "status": "running", "progress": {told}}}'.encode()) as url:
+        provider = simulated(url).get("sim")
+        submitted = await provider.submit({"prompt": "x"}, key="k")
+        assert submitted == Submitted("1", ProviderStatus("pending", "1", progress=percent))
+        message = f'{{"id": "e", "data": {{"id": "1", "status": "running", "progress": {told}}}}}'.encode()
+        assert provider.parse_webhook({}, message).status.progress == percent
 
 
 async def test_a_redirect_is_not_followed() -> None:

@@ -192,6 +192,10 @@ def _cleaned(error: Any) -> Any:
 
 
 def _percent(value: Any, full: float) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return max(0, min(100, int(value * 100 / full)))
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value <= 0 or value >= full:  # compared as they are: a number may be too large for a float
+        return 0 if value <= 0 else 100
+    return int(min(float(value) * 100 / full, 100))

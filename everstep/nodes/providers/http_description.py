@@ -129,7 +129,7 @@ class Task(_Strict):
     result: Pointer
     error: Pointer | None = None
     progress: Pointer | None = None
-    progress_full: float = Field(default=100.0, gt=0)
+    progress_full: float = Field(default=100.0, gt=0, allow_inf_nan=False)
     words: Words
 
 
