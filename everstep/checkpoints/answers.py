@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from everstep.checkpoints.provider_status import SUBMIT
 from everstep.errors import ReviewAnswerInvalid
 
 DECISIONS = ("approve", "edit", "respond", "reject")
@@ -22,6 +23,11 @@ _INBOX_FLAGS = {"approve": "allow_accept", "edit": "allow_edit", "respond": "all
 
 def choices(kind: str, value: Any) -> dict[str, str]:
     """The decisions a review takes, and what each would do."""
+    if kind == "effect" and isinstance(value, Mapping) and cast("Mapping[str, Any]", value).get("effect") == SUBMIT:
+        return {
+            "approve": "the provider took it; --value is its id of the task there, as JSON",
+            "reject": "it is not there; it will be submitted again",
+        }
     if kind == "effect":
         return {"approve": "it happened; --value is its result", "reject": "it did not happen; it will be called again"}
     if kind == "error":

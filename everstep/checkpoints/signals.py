@@ -57,18 +57,20 @@ def _signal(row: RowMapping) -> Signal:
     return Signal(**row)
 
 
-def require_name(name: str) -> str:
+def require_name(name: Any) -> str:
     """A name that users may give a signal.
 
     Raises:
         SignalInvalid: It is empty, too long, not printable, or kept for Everstep.
     """
     problem = None
+    if not isinstance(name, str):
+        raise SignalInvalid(f"the signal's name is {name!r}, which is no text", next_step="give one such as paid:17")
     if not name.strip() or name != name.strip():
         problem = "is empty, or begins or ends with white space"
     elif len(name) > LONGEST_NAME:
         problem = f"has {len(name)} characters; {LONGEST_NAME} are the most"
-    elif not name.isprintable():
+    elif not name.isprintable() or "\ufffd" in name:
         problem = "holds characters that cannot be printed"
     elif name.startswith(RESERVED):
         problem = f"begins with {RESERVED!r}, which Everstep keeps for its own"
@@ -89,7 +91,7 @@ def payload_text(payload: Any, *, allow_secret_keys: bool = False) -> str:
     """
     try:
         text = json.dumps(payload, allow_nan=False)
-        text.encode()
+        json.dumps(payload, ensure_ascii=False).encode()  # which refuses half of a character
     except (TypeError, ValueError, RecursionError) as error:
         raise SignalInvalid(f"the signal's payload is not JSON: {error}", next_step="send JSON data") from error
     if len(text) > MOST_PAYLOAD_BYTES:

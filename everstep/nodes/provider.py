@@ -22,7 +22,7 @@ from everstep.checkpoints.provider_status import ProviderStatus
 from everstep.checkpoints.provider_tasks import ProviderTask
 from everstep.checkpoints.quote import Quote
 from everstep.checkpoints.waits import Wait
-from everstep.errors import CancelUnsupported, OutsideJob
+from everstep.errors import CancelUnsupported, OutsideJob, WaitInvalid
 from everstep.nodes.attempt import Attempt, current
 from everstep.nodes.effect import effect
 from everstep.nodes.providers.interface import Provider, Submitted
@@ -244,6 +244,10 @@ def _ask_soon(connection: Connection, attempt: Attempt, task: ProviderTask) -> N
 
 
 def _span(window: float | None) -> timedelta | None:
+    if window is not None and not window >= 0:
+        raise WaitInvalid(
+            f"a task is observed for {window!r} seconds", next_step="give 0 or more, or leave `window` out"
+        )
     return None if window is None else timedelta(seconds=window)
 
 

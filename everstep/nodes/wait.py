@@ -98,7 +98,7 @@ def park_until(signal: str | None, *, until: datetime | timedelta | None, key: s
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        attempt = _attempt()
+        attempt = _attempt(signal, until)
         return _decided(attempt.write(_begin(attempt, signal, until, key)).result())
     raise WaitInvalid(
         "a node waits by a sync function on the event loop, which it would block",
@@ -108,12 +108,17 @@ def park_until(signal: str | None, *, until: datetime | timedelta | None, key: s
 
 async def apark_until(signal: str | None, *, until: datetime | timedelta | None, key: str | None = None) -> Wait:
     """As `park_until`, in an async node."""
-    attempt = _attempt()
+    attempt = _attempt(signal, until)
     return _decided(await asyncio.wrap_future(attempt.write(_begin(attempt, signal, until, key))))
 
 
-def _attempt() -> Attempt:
+def _attempt(signal: str | None, until: Any) -> Attempt:
     attempt = current.get()
+    if signal is None and until is None:
+        raise WaitInvalid(
+            "a node sleeps until no moment",
+            next_step="give a datetime with its time zone, or a timedelta: timedelta(seconds=5)",
+        )
     if attempt is None:
         raise WaitInvalid(
             "only a job can wait: this graph runs by itself",
@@ -155,9 +160,14 @@ def _begin(
     return begin
 
 
-def _milliseconds(until: datetime | timedelta | None, now: int) -> int | None:
+def _milliseconds(until: Any, now: int) -> int | None:
     if until is None:
         return None
+    if not isinstance(until, timedelta | datetime):
+        raise WaitInvalid(
+            f"a node waits until {until!r}, which is no moment and no span",
+            next_step="give a datetime with its time zone, or a timedelta: timedelta(seconds=5)",
+        )
     if isinstance(until, timedelta):
         moment = now + until // timedelta(milliseconds=1)
     elif until.tzinfo is None:
@@ -168,7 +178,7 @@ def _milliseconds(until: datetime | timedelta | None, now: int) -> int | None:
     else:
         moment = (until - _FIRST) // timedelta(milliseconds=1)
     if moment >= waits.PARKED:
-        raise WaitInvalid("the moment lies beyond the year 9999", next_step="leave `until` out to wait for the signal")
+        raise WaitInvalid("the moment lies beyond the year 9999", next_step="wait for a nearer one, or for a signal")
     return moment
 
 

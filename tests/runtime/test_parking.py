@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -14,6 +16,7 @@ from everstep import effect
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
+from everstep.errors import WaitInvalid
 from everstep.nodes.wait import asleep_until, await_for, sleep_until, wait_for
 from everstep.runtime.worker import Worker
 from tests.support.jobs import Log, beside, chain, moves, result, run, work
@@ -294,3 +297,35 @@ def test_a_signal_beside_the_beginning_of_a_wait_is_heard(store: Store, clock: M
         worker.drain()
         running.join(PATIENCE)
     assert [result(store, job) for job in jobs] == [[name, name] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("wait", "code", "named"),
+    [
+        (lambda: wait_for("go", until=5.0), "wait_invalid", "5.0"),  # type: ignore[arg-type]
+        (lambda: wait_for("go", until=datetime(2100, 1, 1)), "wait_invalid", "time zone"),
+        (lambda: wait_for("go", until=timedelta(days=99_999_999)), "wait_invalid", "9999"),
+        (lambda: sleep_until(None), "wait_invalid", "no moment"),  # type: ignore[arg-type]
+        (lambda: wait_for(None), "signal_invalid", "None"),  # type: ignore[arg-type]
+        (lambda: wait_for("everstep.mine"), "signal_invalid", "everstep."),
+    ],
+)
+def test_a_wait_that_is_none_says_so(store: Store, wait: Any, code: str, named: str) -> None:
+    """The job's error names what is wrong, instead of waiting for ever or failing somewhere inside."""
+    job = run(store, chain(lambda _state: {"log": [wait()]}))
+    error = json.loads(store.job(job.public_id).error_json or "")
+    assert (error["code"], named in error["message"]) == (code, True), error
+
+
+def test_outside_a_job_nothing_waits(store: Store) -> None:
+    """A graph that runs by itself is told that only jobs can wait; an async node that it must not block its loop."""
+    del store
+    with pytest.raises(WaitInvalid, match="only a job can wait"):
+        chain(heard("go")).invoke({"log": []})
+
+    async def blocks(_state: Log) -> Log:
+        sleep_until(HOUR)
+        return {}
+
+    with pytest.raises(WaitInvalid, match="event loop"):
+        asyncio.run(chain(blocks).ainvoke({"log": []}))

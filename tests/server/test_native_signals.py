@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.jobs import chain
 from tests.support.native import app_on, asking, job_of, key_for, until_idle
 
 pytestmark = pytest.mark.both_databases
+AS_JSON = {"content-type": "application/json"}
 
 
 def hears(state: dict[str, Any]) -> dict[str, Any]:
@@ -72,12 +74,13 @@ async def test_owners_emit_for_their_own_jobs(store: Store) -> None:
         ("x", {"payload": {"password": "hunter2-hunter2"}}, "$.password"),
         ("x", {"payload": "a" * 300_000}, "262144"),
         ("x", {"value": 1}, "value"),
+        ("x", {"payload": "\ud800"}, "JSON"),
     ],
 )
 async def test_what_is_no_signal_is_refused(store: Store, path: str, body: dict[str, Any], named: str) -> None:
     """With 422 that says what, and nothing is stored."""
     app, _ = app_on(store)
     async with asking(app) as client:
-        answer = await client.post(f"/everstep/signals/{path}", json=body)
+        answer = await client.post(f"/everstep/signals/{path}", content=json.dumps(body), headers=AS_JSON)
         listed = (await client.get("/everstep/signals")).json()["signals"]
     assert (answer.status_code, named in answer.text, listed) == (422, True, []), answer.text

@@ -16,6 +16,7 @@ from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.replies import Reply
 from everstep.errors import ProviderTaskNotFound
 from everstep.runtime import task_care
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, Caller, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import Body, Cursor, Limit, shows
@@ -24,7 +25,7 @@ from everstep.server.native.shown_tasks import TaskDetail, TaskList, TaskState
 from everstep.server.once import AskedOnce
 from everstep.server.texts import Text
 
-router = APIRouter(prefix="/everstep/provider-tasks", tags=["provider tasks"])
+router = APIRouter(prefix="/everstep/provider-tasks", tags=["provider tasks"], route_class=JsonRoute)
 
 
 class TaskEnd(Body):

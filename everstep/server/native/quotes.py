@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from everstep.errors import PriceListInvalid, ProviderUnusable
 from everstep.nodes import pricing
 from everstep.nodes.pricing import Asked
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import Body, shows
@@ -18,7 +19,7 @@ from everstep.server.texts import Text
 
 logger = logging.getLogger("everstep.server")
 
-router = APIRouter(prefix="/everstep/quotes", tags=["quotes"])
+router = APIRouter(prefix="/everstep/quotes", tags=["quotes"], route_class=JsonRoute)
 
 
 class QuoteAsked(Body):

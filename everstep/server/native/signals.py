@@ -11,13 +11,14 @@ from sqlalchemy import Connection
 
 from everstep.checkpoints import signals, waits
 from everstep.checkpoints.replies import Reply
+from everstep.server.bodies import JsonRoute
 from everstep.server.context import CalledBy, ServedBy
 from everstep.server.native import seen
 from everstep.server.native.seen import Body, Cursor, Limit, shows
 from everstep.server.native.shown import Moment, WaitShown
 from everstep.server.once import AskedOnce
 
-router = APIRouter(prefix="/everstep/signals", tags=["signals"])
+router = APIRouter(prefix="/everstep/signals", tags=["signals"], route_class=JsonRoute)
 
 
 class SignalShown(BaseModel):
