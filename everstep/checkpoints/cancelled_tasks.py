@@ -7,6 +7,7 @@ next; what it is then settles it, as ever. A task that another job waits for goe
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -41,6 +42,24 @@ def let_go(connection: Connection, job: Job, *, now: int, actor: str) -> None:
             provider_tasks.withdraw(connection, task, error=error, actor=actor, now=now)
         elif task.state == "pending":
             settlement.ask_now(connection, task, now=now)
+
+
+def withdraw_of(connection: Connection, jobs: Sequence[str], *, now: int, actor: str) -> None:
+    """Jobs are deleted, and their rows held: what they never submitted has failed, and its charge is given back.
+
+    All of the tasks are locked before the first account, and accounts in one order: so nobody waits in a circle.
+
+    Args:
+        connection: The write transaction.
+        jobs: Their public ids.
+        now: UTC milliseconds.
+        actor: Who deletes them.
+    """
+    held = [provider_task.lock(connection, task) for task in provider_task.unsubmitted(connection, jobs)]
+    error = {"code": "cancelled", "message": "its job was deleted before it was submitted"}
+    for task in sorted(held, key=lambda one: (one.owner, one.currency or "", one.id)):
+        if task.state == "created":
+            provider_tasks.withdraw(connection, task, error=error, actor=actor, now=now)
 
 
 def _told_by_effect(connection: Connection, job: Job, task: ProviderTask, *, now: int, actor: str) -> ProviderTask:

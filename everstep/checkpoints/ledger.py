@@ -10,6 +10,7 @@ On PostgreSQL the account's row is locked after the task's, by everyone, so that
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -272,12 +273,12 @@ def _one(connection: Connection, condition: Any) -> Entry:
 def _refuse(connection: Connection, task: ProviderTask) -> None:
     currency = task.currency or ""
     has = balance(connection, task.owner, currency)
-    grant = f"everstep credits grant {task.owner} AMOUNT {currency} --reason WHY --key KEY"
+    grant = f"everstep credits grant {shlex.quote(task.owner)} AMOUNT {currency} --reason WHY --key KEY"
     quote = task.quote
     decimals = 0 if quote is None else quote.decimals
     raise InsufficientCredit(
         f"{task.owner!r} has {money(has, decimals)} {currency}; the price is {money(task.amount, decimals)} {currency}",
-        next_step=f"grant credit, then submit again: {grant}",
+        next_step=f"grant credit: {grant}; then: everstep retry {task.job}",
         owner=task.owner,
         balance=has,
         price=task.amount,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -214,6 +215,12 @@ def listed(
 def unfinished(connection: Connection, *, job: str) -> list[ProviderTask]:
     """All that a job submits, or is to submit, and that has not ended, oldest first."""
     query = select(table).where(table.c.job == job, table.c.state.in_(UNFINISHED)).order_by(table.c.id)
+    return [ProviderTask(**row) for row in connection.execute(query).mappings()]
+
+
+def unsubmitted(connection: Connection, jobs: Sequence[str]) -> list[ProviderTask]:
+    """What jobs, by their public ids, were charged for or are to submit and have not begun to, oldest first."""
+    query = select(table).where(table.c.job.in_(jobs), table.c.state == "created").order_by(table.c.id)
     return [ProviderTask(**row) for row in connection.execute(query).mappings()]
 
 

@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from everstep.checkpoints import (
+    cancelled_tasks,
     events,
     jobs,
     large_texts,
@@ -235,6 +236,8 @@ def remove(
 ) -> list[Job]:
     """Delete jobs that have ended, with everything of them; their keys stay as tombstones. Keep `job_ids` short.
 
+    What they were charged for and never submitted is given back.
+
     A job that has not ended, or whose parent or child has not, stays: a budget counts what children use.
 
     Args:
@@ -265,6 +268,7 @@ def remove(
     connection.execute(update(services).where(services.c.trial_job_id.in_(ids)).values(**tried))
     _hand_on_children(connection, deletable)
     connection.execute(delete(agent_jobs).where(agent_jobs.c.id.in_(ids)))
+    cancelled_tasks.withdraw_of(connection, [job.public_id for job in deletable], now=now, actor="retention")
     tombstones.leave(connection, deletable, now=now, expires_at=now + int(key_days * DAY_MS))
     return deletable
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from everstep.checkpoints import approvals, cancelled_tasks, job_view
+from everstep.checkpoints import approvals, cancelled_tasks, job_view, provider_task
 from everstep.checkpoints.answers import choices
 from everstep.clock import rfc3339
 from everstep.observability.identity import trace_id
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from everstep.checkpoints.services import Service
     from everstep.checkpoints.store import Store
 
+GIVE_BACK = "everstep provider cancel"
+"""What withdraws a paid task that was never submitted."""
 STEPS = 5
 LEGS = 5
 
@@ -186,16 +188,26 @@ def evidence(store: Store, job: Job) -> dict[str, Any]:
         "events": store.events(job),
         "session": job.thread_id,
         "traces": [{"leg": leg, "trace_id": trace_id(job.public_id, leg)} for leg in legs],
-        "next_actions": _next_actions(job, error),
+        "next_actions": _next_actions(job, error, unsubmitted(store, job)),
     }
 
 
-def _next_actions(job: Job, error: dict[str, Any]) -> list[str]:
-    advice = str(error.get("next_step") or "")
+def unsubmitted(store: Store, job: Job) -> list[str]:
+    """The paid tasks that a job which failed was charged for and never submitted, by id."""
+    if job.status != "failed":
+        return []
+    found = store.read(lambda connection: provider_task.unsubmitted(connection, [job.public_id]))
+    return [task.public_id for task in found if task.amount]
+
+
+def _next_actions(job: Job, error: dict[str, Any], unsubmitted: Sequence[str]) -> list[str]:
+    advice = str(error.get("next_step") or "").removesuffix(f"; then: everstep retry {job.public_id}")
     again = f"everstep dlq redrive {job.public_id}"
     first = [advice] if advice and f"everstep retry {job.public_id}" not in advice else []
+    back = [f"or have back what was charged for what it never submitted: {GIVE_BACK} {task}" for task in unsubmitted]
     return [
         *first,
         f"when the cause is mended, go on from step {job.step}: {again}",
+        *back,
         f"or delete it, its key stays known: everstep dlq purge {job.public_id}",
     ]

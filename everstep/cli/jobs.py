@@ -77,7 +77,7 @@ def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
 
     JOB is an id, or its first characters as long as they fit one job only.
     """
-    from everstep.checkpoints import paid_view, trigger_events
+    from everstep.checkpoints import paid_view, trigger_events, views
 
     links = Links()
     with opened(store_url) as store:
@@ -96,7 +96,7 @@ def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
         view["legs"] = legs_view(store, job, links)
         waits = store.waits(job)
         view["waits"] = [wait.view() for wait in waits]
-        view["next_action"] = next_action(job, reviews, store.services_out(job), waits)
+        view["next_action"] = next_action(job, reviews, store.services_out(job), waits, views.unsubmitted(store, job))
     if as_json:
         print_json(view)
     else:

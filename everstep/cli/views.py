@@ -62,7 +62,13 @@ def review_views(store: Store, reviews: Sequence[tuple[Review, str]]) -> list[di
     return store.read(lambda connection: views.reviews(connection, reviews))
 
 
-def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = (), waits: Sequence[Wait] = ()) -> str:
+def next_action(
+    job: Job,
+    reviews: list[Review],
+    out: Sequence[Service] = (),
+    waits: Sequence[Wait] = (),
+    unsubmitted: Sequence[str] = (),
+) -> str:
     """What a person can do about the job now.
 
     Args:
@@ -70,6 +76,7 @@ def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = (), wa
         reviews: Its reviews.
         out: The services it needs that are out.
         waits: What its nodes wait for.
+        unsubmitted: Ids of the paid tasks that it was charged for and never submitted.
     """
     if job.status in ("pending", "retry") and out:
         names = " and ".join(f"{service.name} ({service.symptom})" for service in out)
@@ -102,7 +109,11 @@ def next_action(job: Job, reviews: list[Review], out: Sequence[Service] = (), wa
     if job.status == "failed" and json.loads(job.error_json or "{}").get("code") == "cancelled":
         return f"nothing: it was cancelled (run it after all: everstep retry {job.public_id})"
     if job.status == "failed":
-        return f"mend the cause, then: everstep retry {job.public_id}"
+        from everstep.checkpoints.views import GIVE_BACK
+
+        back = "; ".join(f"{GIVE_BACK} {task}" for task in unsubmitted)
+        given = f"; or have back what was charged for what it never submitted: {back}" if back else ""
+        return f"mend the cause, then: everstep retry {job.public_id}{given}"
     return "nothing"
 
 

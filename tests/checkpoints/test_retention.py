@@ -233,6 +233,30 @@ def test_paid_tasks_and_money_outlive_their_job(store: Store) -> None:
     assert paid.amounts(store, task) == [("charge", -200), ("refund", 200)]
 
 
+def test_what_was_never_submitted_is_given_back_with_the_deletion(store: Store) -> None:
+    """Once, in the transaction that deletes the job; what another job is to submit stays, and so does what is asked."""
+    paid.give(store, 1000)
+    job, other = failed(store), store.enqueue("graph", {"other": 1}).job
+    mine, _ = paid.create(store, job=job.public_id)
+    asked = paid.submitted(store, job=job.public_id, submission_key="asked")
+    theirs, _ = paid.create(store, job=other.public_id, submission_key="theirs")
+    rules = {"now": store.clock.now_ms(), "key_days": 1, "checkpoint_tables": store.database.checkpoint_tables}
+    with pytest.raises(RuntimeError):
+        store.write(lambda c: (retention.remove(c, [job.id], **rules), broken())).result()
+    assert paid.amounts(store, mine) == [("charge", -200)]
+    assert store.prune(AT_ONCE).jobs == {"done": 0, "failed": 1}
+    assert store.prune(AT_ONCE).jobs == {"done": 0, "failed": 0}
+    assert paid.amounts(store, mine) == [("charge", -200), ("refund", 200)]
+    assert [paid.again(store, one).state for one in (mine, asked, theirs)] == ["failed", "pending", "created"]
+    assert paid.told(store, mine) is not None
+    assert paid.balance(store) == 600
+
+
+def broken() -> None:
+    """The transaction fails."""
+    raise RuntimeError("it was made to fail")
+
+
 def test_another_job_keeps_all_it_has(store: Store) -> None:
     """Deleting a job changes no row of another one."""
     kept = a_whole_job(store)

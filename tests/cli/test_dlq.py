@@ -14,6 +14,7 @@ from everstep.errors import PayloadInvalid
 from tests.cli.conftest import Prepared
 from tests.cli.folder import Folder, is_refused
 from tests.cli.test_jobs import has_shape
+from tests.support.paid import PRICE, entries, task_of
 
 HOUR_MS = 3_600_000
 LETTER = {
@@ -84,6 +85,19 @@ def test_filters(options: tuple[str, ...], expected: list[str], ended: Prepared)
         said = ended.folder.run("dlq", "list", *options)
         assert (said.code, said.out) == (0, "")
         assert "no dead letters" in said.err
+
+
+def test_what_a_dead_letter_never_submitted_can_be_had_back(ended: Prepared) -> None:
+    """`show` and `dlq show` name the command that gives the charge back beside the one that goes on; a purge does."""
+    job = ended.jobs["fails"]
+    with Store.open(ended.folder.url) as store:
+        task = task_of(store, to="created", job=job)
+        told = f"everstep provider cancel {task.public_id}"
+        assert told in ended.folder.json("show", job)["next_action"]
+        assert f"everstep retry {job}" in ended.folder.json("show", job)["next_action"]
+        assert any(told in one for one in ended.folder.json("dlq", "show", job)["next_actions"])
+        assert ended.folder.run("dlq", "purge", job, "--yes").code == 0
+        assert entries(store, task) == [("charge", -PRICE), ("refund", PRICE)]
 
 
 def test_a_moment_has_one_meaning() -> None:

@@ -221,6 +221,7 @@ def test_without_credit_nothing_is_submitted(shop: Shop) -> None:
     job = shop.run(outputs=4, duration=10)
     error = shop.view(job)["error"]
     assert (job.status, error["code"]) == ("failed", "insufficient_credit")
+    assert error["next_step"].endswith(f"--key KEY; then: everstep retry {job.public_id}")
     assert "2.50 EUR; the price is 4.00 EUR" in error["message"]
     assert (shop.submissions(), balance(shop.store)) == (1, 250)
     assert shop.store.read(lambda connection: provider_tasks.listed(connection, job=job.public_id)) == []
