@@ -7,7 +7,7 @@ exact, and the price is rounded half up once, at its end.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Context, Decimal, Inexact, InvalidOperation, localcontext
 from difflib import get_close_matches
@@ -23,6 +23,8 @@ __all__ = ["Asked", "PriceList", "complete", "of_provider", "preview", "quote", 
 
 _EXACT = Context(prec=(MOST_OPTIONS + 10) * MOST_DIGITS, traps=[Inexact, InvalidOperation])
 """Digits for any product that a price list allows; what would be rounded raises."""
+MOST_MISTAKES = 20
+"""How many are told."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,15 @@ class Asked:
         given: dict[str, Any] = {"model": ""}
         given |= {name: data[name] for name in cls.__dataclass_fields__ if data.get(name) is not None}
         return cls(**given)
+
+
+@dataclass(frozen=True)
+class _Mistake:
+    """Something that the price list does not allow: what it is about, what was said, and what is allowed."""
+
+    option: str
+    what: str
+    allowed: str
 
 
 def of_provider(providers: Providers, name: str) -> PriceList:
@@ -80,23 +91,28 @@ def complete(prices: PriceList, asked: Asked) -> Asked:
         asked: What is asked for.
 
     Raises:
-        OptionsInvalid: It is not in the list, or out of what that allows; the error names what is allowed.
+        OptionsInvalid: It is not in the list, or out of what that allows; the error names all that is wrong, and what
+            is allowed.
     """
     model = _model(prices, asked.model)
+    mistakes = list[_Mistake]()
     outputs: Any = asked.outputs
     if type(outputs) is not int or not 1 <= outputs <= model.outputs:
-        raise _refused(f"outputs is {_shown(outputs)}", _span(1, model.outputs), "outputs", asked.model)
-    _check_duration(model, asked)
+        mistakes.append(_Mistake("outputs", f"outputs is {_shown(outputs)}", _span(1, model.outputs)))
+    mistakes += _duration_mistakes(model, asked)
     resolution: Any = asked.resolution
     if model.resolutions is None and resolution is not None:
-        raise _refused(
-            f"resolution is {_shown(resolution)}", "leave it out: the model has none", "resolution", asked.model
-        )
+        what = f"resolution is {_shown(resolution)}"
+        mistakes.append(_Mistake("resolution", what, "leave it out: the model has none"))
     if model.resolutions is not None:
         resolution = next(iter(model.resolutions)) if resolution is None else resolution
         if not isinstance(resolution, str) or resolution not in model.resolutions:
-            raise _refused(f"resolution is {_shown(resolution)}", _one_of(model.resolutions), "resolution", asked.model)
-    return Asked(asked.model, _plain(asked.duration), resolution, outputs, _options(model, asked))
+            what = f"resolution is {_shown(resolution)}"
+            mistakes.append(_Mistake("resolution", what, _one_of(model.resolutions)))
+    options, wrong = _options(model, asked)
+    if mistakes := mistakes + wrong:
+        raise _refused(mistakes, asked.model)
+    return Asked(asked.model, _plain(asked.duration), resolution, outputs, options)
 
 
 def quote(prices: PriceList, asked: Asked) -> Quote:
@@ -119,7 +135,7 @@ def quote(prices: PriceList, asked: Asked) -> Quote:
         exact = total.scaleb(prices.decimals)
     amount = int(exact.to_integral_value(ROUND_HALF_UP))
     if amount > MAX_INTEGER:
-        raise _refused("the price is out of range", f"up to {MAX_INTEGER}", "amount", asked.model)
+        raise _refused([_Mistake("amount", "the price is out of range", f"up to {MAX_INTEGER}")], asked.model)
     return Quote(amount, prices.currency, prices.decimals, prices.version, tuple(lines))
 
 
@@ -174,35 +190,34 @@ def _model(prices: PriceList, name: Any) -> Model:
     )
 
 
-def _check_duration(model: Model, asked: Asked) -> None:
+def _duration_mistakes(model: Model, asked: Asked) -> list[_Mistake]:
     allowed, given = model.duration, asked.duration
     if allowed is None:
-        if given is not None:
-            raise _refused(
-                f"duration is {_shown(given)}", "leave it out: the model takes none", "duration", asked.model
-            )
-        return
+        return [] if given is None else [_Mistake("duration", _is(given), "leave it out: the model takes none")]
+    if given is None:
+        return [_Mistake("duration", f"duration is missing: give {allowed}", str(allowed))]
     seconds = _decimal(given)
     with localcontext(_EXACT):
-        if not allowed.least <= seconds <= allowed.most or (seconds - allowed.least) % allowed.step:
-            raise _refused(f"duration is {_shown(given)}", str(allowed), "duration", asked.model)
+        if allowed.least <= seconds <= allowed.most and not (seconds - allowed.least) % allowed.step:
+            return []
+    return [_Mistake("duration", _is(given), str(allowed))]
 
 
-def _options(model: Model, asked: Asked) -> dict[str, Any]:
+def _options(model: Model, asked: Asked) -> tuple[dict[str, Any], list[_Mistake]]:
+    """The options with what is meant by those that are left out, and what is wrong with them."""
     given: Any = asked.options
     if not isinstance(given, Mapping):
-        raise _refused(f"options is {_shown(given)}", "an object of values by name", "options", asked.model)
+        return {}, [_Mistake("options", f"options is {_shown(given)}", "an object of values by name")]
     options = dict(cast("Mapping[str, Any]", given))
-    for name in options:
-        if name not in model.options and name not in model.free:
-            known = [*model.options, *model.free]
-            raise _refused(f"there is no option {_shown(name)}", _one_of(known) if known else "none", name, asked.model)
+    known = [*model.options, *model.free]
+    allowed = _one_of(known) if known else "none"
+    wrong = [_Mistake(name, f"there is no option {_shown(name)}", allowed) for name in options if name not in known]
     for name, factors in model.options.items():
         if options.get(name) is None:
             options[name] = _value(next(iter(factors)))
         if _word(options[name]) not in factors:
-            raise _refused(f"the option {name} is {_shown(options[name])}", _one_of(factors), name, asked.model)
-    return options
+            wrong.append(_Mistake(name, f"the option {name} is {_shown(options[name])}", _one_of(factors)))
+    return options, wrong
 
 
 def _value(word: str) -> Any:
@@ -249,15 +264,33 @@ def _span(least: int, most: int) -> str:
 
 
 def _shown(given: Any) -> str:
-    """What was given, short enough for a message."""
+    """What was given, as JSON has it, short enough for a message."""
     try:
-        text = repr(given)
-    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+        text = repr(given) if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):  # an integer of more digits than Python writes
         return "out of range"
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _refused(what: str, allowed: str, option: str, model: str) -> OptionsInvalid:
+def _is(duration: Any) -> str:
+    return f"duration is {_shown(duration)}"
+
+
+def _refused(mistakes: Sequence[_Mistake], model: str) -> OptionsInvalid:
+    """All that is wrong at once, each with what is allowed; `option` and `allowed` are those of the first."""
+    several = len(mistakes) > 1
+    first = mistakes[0]
+    told = [f"{one.option}: {one.allowed}" if several else one.allowed for one in mistakes[:MOST_MISTAKES]]
+    more = (
+        {"mistakes": [{"option": one.option, "allowed": one.allowed} for one in mistakes[:MOST_MISTAKES]]}
+        if several
+        else {}
+    )
+    what = "; ".join(one.what for one in mistakes[:MOST_MISTAKES])
     return OptionsInvalid(
-        f"{what}, which {model} does not take", next_step=f"allowed: {allowed}", option=option, allowed=allowed
+        f"{model} cannot be asked so: {what}",
+        next_step=f"allowed: {'; '.join(told)}",
+        option=first.option,
+        allowed=first.allowed,
+        **more,
     )

@@ -107,6 +107,21 @@ def test_what_is_not_in_the_list_is_refused(
     assert allowed in refused.value.next_step
 
 
+def test_all_that_is_wrong_is_told_at_once(prices: PriceList) -> None:
+    """A duration that is left out is missing, and has no default; what was given stands there as JSON has it."""
+    with pytest.raises(OptionsInvalid) as refused:
+        complete(prices, Asked("clip-1"))
+    assert refused.value.message.endswith(": duration is missing: give 2 to 10 seconds in steps of 2")
+    with pytest.raises(OptionsInvalid) as refused:
+        complete(prices, Asked("clip-1", None, "4k", 9, {"audio": [None, True], "sound": 1}))
+    wrong = ("duration is missing", "resolution is '4k'", "outputs is 9", "the option audio is [null, true]", "'sound'")
+    assert all(one in refused.value.message for one in wrong)
+    named = [one["option"] for one in refused.value.ids["mistakes"]]
+    assert sorted(named) == ["audio", "duration", "outputs", "resolution", "sound"]
+    assert all(f"{one}: " in refused.value.next_step for one in named)
+    assert "None" not in f"{refused.value.message}{refused.value.next_step}"
+
+
 MISTAKES: list[tuple[str, str, str]] = [
     ("per_second = 0.105", "per_secnd = 0.105", "models.clip-1.per_secnd: there is no such field"),
     ("per_call = 0.005", "per_call = -1", "models.still.per_call: it is no number of 0 or more"),
