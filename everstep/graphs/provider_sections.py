@@ -113,6 +113,11 @@ class ProviderSection(BaseModel):
     webhook: Webhook | None = None
     options: dict[str, Any] = {}
 
+    @property
+    def key_env(self) -> str | None:
+        """The variable that holds its key; None: it takes none."""
+        return self.api_key_env or ("OPENAI_API_KEY" if self.use == "openai" else None)
+
     @model_validator(mode="after")
     def _fits_its_use(self) -> ProviderSection:
         if self.use == "http" and self.file is None:
@@ -137,7 +142,7 @@ class ProviderSection(BaseModel):
             raise ValueError(f'{wrong[0]} says nothing to use = "{self.use}"{advice}')
         if self.poll_most < self.poll_first:
             raise ValueError("poll_most is shorter than poll_first")
-        takes_key = self.api_key_env is not None or self.use == "openai"
+        takes_key = self.key_env is not None
         in_clear = self.base_url is not None and self.base_url.startswith("http:") and not _is_loopback(self.base_url)
         if takes_key and in_clear:
             raise ValueError("base_url has to begin with https://, or the key would be read on the way")
@@ -167,7 +172,13 @@ def _entry(name: str, section: ProviderSection, folder: Path) -> Entry:
         poll_most_ms=round(section.poll_most * 1000),
         check=None if section.webhook is None else _check(name, section.webhook),
         prices=None if section.prices is None else folder / section.prices,
+        secret_envs=_secrets(section),
     )
+
+
+def _secrets(section: ProviderSection) -> tuple[str, ...]:
+    hook = () if section.webhook is None else (section.webhook.secret_env,)
+    return hook if section.key_env is None else (section.key_env, *hook)
 
 
 def _check(name: str, webhook: StandardWebhooks | Hmac) -> Check:
@@ -186,11 +197,10 @@ def _make(name: str, section: ProviderSection, folder: Path, description: Descri
     settle_s = section.timeout + section.settle
     if description is not None:
         auth = description.auth
-        caller = _caller(name, section, section.base_url or "", section.api_key_env, auth.header, auth.prefix)
+        caller = _caller(name, section, section.base_url or "", auth.header, auth.prefix)
         return HttpProvider(description, caller, idempotent=section.idempotent, settle_s=settle_s)
     if section.work is not None:
-        variable = section.api_key_env or "OPENAI_API_KEY"
-        caller = _caller(name, section, section.base_url or OPENAI, variable)
+        caller = _caller(name, section, section.base_url or OPENAI)
         return OpenAIProvider(caller, work=section.work, idempotent=section.idempotent, settle_s=settle_s)
     return _own(name, section, folder)
 
@@ -199,13 +209,13 @@ def _caller(
     name: str,
     section: ProviderSection,
     base_url: str,
-    variable: str | None,
     header: str = "authorization",
     prefix: str = "Bearer ",
 ) -> Caller:
     from everstep.nodes.providers.calls import Caller
 
-    return Caller(name, base_url, variable, header, prefix, section.timeout, section.max_bytes)
+    limits = section.timeout, section.max_bytes
+    return Caller(name, base_url, section.key_env, header, prefix, *limits, _secrets(section))
 
 
 def _own(name: str, section: ProviderSection, folder: Path) -> Provider:

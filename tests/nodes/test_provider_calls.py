@@ -23,6 +23,7 @@ from everstep.errors import (
     ProviderUnusable,
     QueryUnsupported,
 )
+from everstep.graphs.event_sections import StandardWebhooks
 from everstep.graphs.provider_sections import ProviderSection, providers_of
 from everstep.nodes.providers.calls import Caller
 from everstep.nodes.providers.http_description import read_description
@@ -30,10 +31,12 @@ from everstep.nodes.providers.interface import Provider, Submitted
 from everstep.nodes.providers.openai import KEY
 from everstep.runtime.classify import classify
 from examples.provider_simulator.server import Simulator, simulating
+from tests.support.events import by_standard_webhooks
 from tests.support.serving import serving
 from tests.support.simulated import FOLDER, simulated
 
 SECRET = "key-4711-of-the-provider"
+IDEMPOTENCY = '{ Idempotency-Key = { path = "/key" } }'
 
 
 @pytest.fixture
@@ -298,6 +301,53 @@ async def test_no_error_holds_the_key(simulator: Simulator, fault: str) -> None:
         assert SECRET not in str(error.response.request.headers.raw) + str(error.response.headers.raw)
 
 
+async def test_a_header_that_a_library_refuses_is_not_printed_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text of the error, or of one it came from, holds the key; that nothing was sent is known all the same."""
+    monkeypatch.setenv("SIM_KEY", SECRET)
+    with answering(200, b"{}") as url, pytest.raises(httpx.LocalProtocolError) as caught:
+        await Caller("sim", url, "SIM_KEY", prefix="Bear\ner ").call("GET", "/")
+    error: BaseException | None = caught.value
+    assert "***" in str(error)
+    while error is not None:
+        assert SECRET not in f"{error!r} {error}"
+        error = error.__cause__ or error.__context__
+
+
+HOOK = "whsec_aG9vay1zZWNyZXQtb2YtdGVzdHM="
+
+
+@pytest.mark.parametrize("secret", [SECRET, HOOK])
+async def test_what_a_provider_echoes_of_our_secrets_is_blacked_out(
+    monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    """In refusals, results, errors, unknown words and messages, in names as well as in values; ids are kept."""
+    monkeypatch.setenv("SIM_KEY", SECRET)
+    monkeypatch.setenv("SIM_HOOK", HOOK)
+    hook = {"kind": "standard-webhooks", "secret_env": "SIM_HOOK"}
+    settings = {"api_key_env": "SIM_KEY", "webhook": StandardWebhooks.model_validate(hook)}
+    with answering(422, json.dumps({"error": {"message": f"KEY is {secret}"}}).encode()) as url:
+        with pytest.raises(ProviderRefused) as refused:
+            await simulated(url, **settings).get("sim").submit({"prompt": "x"}, key="k")
+        assert refused.value.ids["said"] == "KEY is ***"
+        assert secret not in str(refused.value)
+    for state, part in (("succeeded", "output"), ("failed", "error")):
+        told = {"id": secret, "status": state, part: {"deep": [f"a {secret}"], secret: 1}}
+        with answering(200, json.dumps(told).encode()) as url:
+            providers = simulated(url, **settings)
+            status = await providers.get("sim").query("1")
+            assert (status.result or status.error) == {"deep": ["a ***"], "***": 1}
+            assert status.provider_task_id == secret
+            submitted = await providers.get("sim").submit({"prompt": "x"}, key="k")
+            assert submitted.status == status
+        body = json.dumps({"id": "e", "data": told}).encode()
+        event = providers.webhook("sim", by_standard_webhooks(body, at_ms=0, secret=HOOK), body, now_ms=0)
+        assert (event.status.result or event.status.error) == {"deep": ["a ***"], "***": 1}
+    with answering(200, json.dumps({"id": "1", "status": f"is {secret}"}).encode()) as url:
+        with pytest.raises(ProviderAnswerInvalid) as odd:
+            await simulated(url, **settings).get("sim").query("1")
+        assert secret not in str(odd.value)
+
+
 # ---- in OpenAI's style
 
 
@@ -419,6 +469,17 @@ def test_what_is_no_message(provider: Provider, body: bytes) -> None:
         ('event_id = "/body/id"', 'event_id = "/id"', "webhook.event_id: a place in a message begins with /body"),
         ('progress = "/progress"', 'progres = "/progress"', "task.progres: "),
         ("[submit]", "[submit", "at line"),
+        ('{ path = "/request/prompt" }', '{ path = "request/prompt" }', "'request/prompt' is no place"),
+        ('{ path = "/request/prompt" }', '{ path = "/request/prompt", defualt = 1 }', "has defualt"),
+        ('{ path = "/request/prompt" }', '{ path = "/request/prompt", value = 1 }', "has value"),
+        ('{ reference = { path = "/key" } }', '{ reference = { path = "key" } }', "find.query: at reference: 'key'"),
+        ('path = "/v1/generations/{id}"', 'path = "v1/{id}"', "query.path: a path begins with /"),
+        ("[submit]", '[auth]\nprefix = "Bear\\ner "\n[submit]', "auth.prefix: a header takes printable ASCII alone"),
+        ("[submit]", '[auth]\nheader = "X Key"\n[submit]', "auth.header: a header's name is letters"),
+        (IDEMPOTENCY, '{ x = "a\\nb" }', "submit.headers: x: a header takes"),
+        (IDEMPOTENCY, '{ x = {value = "a\\u0000"} }', "submit.headers: x: a header takes"),
+        (IDEMPOTENCY, '{ x = {path = "/key", default = " a"} }', "submit.headers: x: a header"),
+        ('task = "/body/data"\nkey = "/body/data/reference"\n', "", "webhook: say where the task stands"),
     ],
 )
 def test_a_mistake_in_a_description_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -1,7 +1,7 @@
 """One HTTP request to a provider: bounded in time and size, tried once, no redirect followed, no secret told.
 
 What goes wrong is raised as httpx's own errors, so that retries and outages know it; their requests and answers are
-stripped of all headers but those that say how long to wait.
+stripped of all headers but those that say how long to wait, and their texts of the provider's key and secrets.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from everstep.errors import ProviderAnswerInvalid, ProviderRefused, ProviderUnusable
+from everstep.nodes.providers.blackout import Blackout
 from everstep.nodes.providers.templates import at
 
 CONNECT_S = 10.0
@@ -38,12 +39,14 @@ class Answer:
         content: The body.
         retry_after_ms: How long it asks to wait, milliseconds.
         error: What to raise where the status is a failure.
+        blackout: Takes the provider's key and secrets out of what is kept of it.
     """
 
     status: int
     content: bytes
     retry_after_ms: int | None
     error: httpx.HTTPStatusError
+    blackout: Blackout
 
     @property
     def is_refusal(self) -> bool:
@@ -87,7 +90,7 @@ class Answer:
         except (ValueError, RecursionError):
             return ""
         found = next((text for text in (at(document, place) for place in _SAID) if isinstance(text, str)), "")
-        return found[:TOLD]
+        return self.blackout.text(found)[:TOLD]
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class Caller:
         prefix: What stands before it there.
         timeout_s: The longest a request may take, seconds.
         most_bytes: The largest answer that is read.
+        secret_envs: Variables that hold other secrets that we share with it, such as its webhook's.
     """
 
     provider: str
@@ -111,6 +115,13 @@ class Caller:
     prefix: str = "Bearer "
     timeout_s: float = 30.0
     most_bytes: int = MOST_BYTES
+    secret_envs: tuple[str, ...] = ()
+
+    @property
+    def blackout(self) -> Blackout:
+        """Takes the key and the other secrets out of what it answers."""
+        own = () if self.api_key_env is None else (self.api_key_env,)
+        return Blackout((*own, *self.secret_envs))
 
     async def call(
         self,
@@ -133,25 +144,49 @@ class Caller:
         Raises:
             ProviderUnusable: The key is not in the environment.
             ProviderAnswerInvalid: The answer is too large, or a redirect.
-            httpx.HTTPError: No answer came.
+            httpx.HTTPError: No answer came. No error's text holds the key.
         """
         url = self.base_url.rstrip("/") + path
-        bare = httpx.Request(method, url)
         sent = {"accept": "application/json", "user-agent": "everstep", **(headers or {}), **self._key()}
-        timeout = httpx.Timeout(self.timeout_s, connect=min(CONNECT_S, self.timeout_s))
+        bare = httpx.Request(method, url)
         try:
-            async with asyncio.timeout(self.timeout_s), httpx.AsyncClient(verify=_tls(), timeout=timeout) as client:
-                request = client.build_request(method, url, params=query, headers=sent, json=body)
-                answer = await client.send(request, stream=True, follow_redirects=False)
-                try:
-                    content = await self._content(answer)
-                finally:
-                    await answer.aclose()
+            answer, content = await self._exchanged(method, url, query, sent, body)
         except TimeoutError:
             raise httpx.ReadTimeout(f"no answer in {self.timeout_s:g} s", request=bare) from None
-        except httpx.RequestError as error:
-            error.request = bare
-            raise
+        except Exception as error:
+            if isinstance(error, httpx.RequestError):
+                error.request = bare
+            if not self.blackout.tells(error):
+                raise
+            failure = self._without_key(error, bare)
+        else:
+            return self._answer(answer, content, bare)
+        raise failure  # here, or it would carry the error with the key as its context
+
+    async def _exchanged(
+        self, method: str, url: str, query: Mapping[str, str] | None, headers: Mapping[str, str], body: Any
+    ) -> tuple[httpx.Response, bytes]:
+        timeout = httpx.Timeout(self.timeout_s, connect=min(CONNECT_S, self.timeout_s))
+        async with asyncio.timeout(self.timeout_s), httpx.AsyncClient(verify=_tls(), timeout=timeout) as client:
+            request = client.build_request(method, url, params=query, headers=headers, json=body)
+            answer = await client.send(request, stream=True, follow_redirects=False)
+            try:
+                return answer, await self._content(answer)
+            finally:
+                await answer.aclose()
+
+    def _without_key(self, error: Exception, bare: httpx.Request) -> Exception:
+        """An error in the place of one that tells the key: a library prints a header that it refuses."""
+        said = self.blackout.text(str(error))
+        if isinstance(error, httpx.RequestError):
+            return type(error)(said, request=bare)
+        return ProviderUnusable(
+            f"the provider {self.provider} cannot be asked: {said}",
+            next_step="look at its description and its key",
+            provider=self.provider,
+        )
+
+    def _answer(self, answer: httpx.Response, content: bytes, bare: httpx.Request) -> Answer:
         if 300 <= answer.status_code < 400:
             raise ProviderAnswerInvalid(
                 f"the provider {self.provider} answered {answer.status_code}, and redirects are not followed",
@@ -163,7 +198,7 @@ class Caller:
         failure = httpx.HTTPStatusError(
             f"the provider {self.provider} answered {answer.status_code}", request=bare, response=told
         )
-        return Answer(answer.status_code, content, _milliseconds(waits), failure)
+        return Answer(answer.status_code, content, _milliseconds(waits), failure, self.blackout)
 
     def _key(self) -> dict[str, str]:
         if self.api_key_env is None:

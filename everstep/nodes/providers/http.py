@@ -14,7 +14,7 @@ from everstep.errors import EventInvalid, ProviderAnswerInvalid, ProviderRefused
 from everstep.nodes.providers.calls import TOLD, Answer, Caller
 from everstep.nodes.providers.http_description import Description, Request
 from everstep.nodes.providers.interface import Provider, Submitted
-from everstep.nodes.providers.templates import MISSING, NothingThere, at, filled
+from everstep.nodes.providers.templates import MISSING, NothingThere, at, filled, fits_header
 
 NO_SUCH = (404, 410)
 
@@ -73,8 +73,8 @@ class HttpProvider(Provider):
         document = self._read(answer)
         status = self._status(document, answer)
         if status is None:
-            word = at(document, self._description.task.state)
-            raise self._invalid(f"calls a task {str(word)[:TOLD]!r}, which none of the words in its description is")
+            word = answer.blackout.text(str(at(document, self._description.task.state)))
+            raise self._invalid(f"calls a task {word[:TOLD]!r}, which none of the words in its description is")
         return status
 
     async def cancel(self, provider_task_id: str) -> None:
@@ -122,7 +122,7 @@ class HttpProvider(Provider):
             path = path.replace(f"{{{name}}}", quote(str(known.get(name, "")), safe=""))
         query = {name: _written(value) for name, value in cast("dict[str, Any]", fill(request.query)).items()}
         headers = {name: _written(value) for name, value in cast("dict[str, Any]", fill(request.headers)).items()}
-        if wrong := [name for name, value in headers.items() if not (value.isascii() and value.isprintable())]:
+        if wrong := [name for name, value in headers.items() if not fits_header(value)]:
             raise ProviderRefused(
                 f"the request for the provider {self.name} puts into the header {wrong[0]} what cannot stand there",
                 next_step="send it in the body, or correct the request",
@@ -142,7 +142,8 @@ class HttpProvider(Provider):
         return found
 
     def _status(self, document: Any, answer: Answer) -> ProviderStatus | None:
-        return self._status_of(document, answer.retry_after_ms)
+        status = self._status_of(document, answer.retry_after_ms)
+        return None if status is None else answer.blackout.status(status)
 
     def _status_of(self, document: Any, retry_after_ms: int | None = None) -> ProviderStatus | None:
         task = self._description.task

@@ -15,7 +15,9 @@ from everstep.errors import ConfigInvalid
 from everstep.nodes.providers import templates
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-_HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_POINTER = "a place is written as a JSON Pointer, such as /data/id; ~ is ~0 there, and / within a name ~1"
+_IN_HEADER = "a header takes printable ASCII alone: no line ends or other control characters, and no space around it"
 _BLANK = re.compile(r"\{(\w*)\}")
 
 
@@ -25,10 +27,20 @@ class _Strict(BaseModel):
 
 def _pointer(given: str) -> str:
     if not templates.is_pointer(given):
-        raise ValueError(
-            "a place is written as a JSON Pointer, such as /data/id; ~ is ~0 there, and / within a name ~1"
-        )
+        raise ValueError(_POINTER)
     return given
+
+
+def _path(given: str) -> str:
+    if not given.startswith("/") or not given.isprintable() or any(letter in given for letter in " ?#"):
+        raise ValueError("a path begins with / and has no space, ? or #; parameters go into query")
+    return given
+
+
+def _header_name(given: str) -> str:
+    if not _HEADER.fullmatch(given):
+        raise ValueError("a header's name is letters, digits and -, such as X-Api-Key")
+    return given.lower()
 
 
 def _message_pointer(given: str) -> str:
@@ -40,14 +52,45 @@ def _message_pointer(given: str) -> str:
 
 Pointer = Annotated[str, AfterValidator(_pointer)]
 MessagePointer = Annotated[str, AfterValidator(_message_pointer)]
-HeaderName = Annotated[str, Field(pattern=_HEADER), AfterValidator(str.lower)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+
+
+def _in_header(given: str) -> str:
+    if not templates.fits_header(given.rstrip(" ")):
+        raise ValueError(_IN_HEADER)
+    return given
+
+
+def _template(given: Any) -> Any:
+    for place, table in _tables(given, ""):
+        before = f"at {place}: " if place else ""
+        if strange := sorted(table.keys() - {"path", "default"}):
+            raise ValueError(
+                f"{before}{{path = …}} may have a default besides, and has {strange[0]}; what is meant as it stands is"
+                " written {value = {path = …}}"
+            )
+        if not templates.is_pointer(table["path"]):
+            raise ValueError(f"{before}{table['path']!r} is no place: {_POINTER}")
+    return given
+
+
+def _headers(given: dict[str, Any]) -> dict[str, Any]:
+    for name, template in given.items():
+        stands = [template]
+        if isinstance(template, dict):
+            table = cast("dict[str, Any]", template)
+            stands = [table[part] for part in ("default", "value") if part in table]
+        for text in stands:
+            if isinstance(text, str) and not templates.fits_header(text):
+                raise ValueError(f"{name}: {_IN_HEADER}")
+    return given
 
 
 class Auth(_Strict):
     """`[auth]`: the header that the key goes into, and what stands before it there."""
 
     header: HeaderName = "authorization"
-    prefix: str = "Bearer "
+    prefix: Annotated[str, AfterValidator(_in_header)] = "Bearer "
 
 
 class Request(_Strict):
@@ -62,10 +105,10 @@ class Request(_Strict):
     """
 
     method: Method = "GET"
-    path: Annotated[str, Field(pattern=r"^/[^\s?#]*$")]
-    query: dict[str, Any] = {}
-    headers: dict[HeaderName, Any] = {}
-    body: Any = None
+    path: Annotated[str, AfterValidator(_path)]
+    query: Annotated[dict[str, Any], AfterValidator(_template)] = {}
+    headers: Annotated[dict[HeaderName, Any], AfterValidator(_template), AfterValidator(_headers)] = {}
+    body: Annotated[Any, AfterValidator(_template)] = None
 
     def known(self) -> set[str]:
         """What its path and templates ask for: `request`, `key`, `id`, or what they should not."""
@@ -73,7 +116,7 @@ class Request(_Strict):
         return asked | {
             pointer.split("/")[1] if pointer else ""
             for part in (self.query, self.headers, self.body)
-            for pointer in _places(part)
+            for pointer in (table["path"] for _, table in _tables(part, ""))
         }
 
 
@@ -134,11 +177,11 @@ class Task(_Strict):
 
 
 class Webhook(_Strict):
-    """`[webhook]`: how messages are read; places begin with `/body` or `/headers`.
+    """`[webhook]`: how messages are read; places begin with `/body` or `/headers`. It says `task`, `key` or both.
 
     Attributes:
         event_id: What tells one message from another, the same whenever it is sent again.
-        task: Where the task stands.
+        task: Where the task stands; all of the body, where only `key` is said.
         key: Where our key stands, if it is told.
         thin: Whether messages do not tell what came of the task, so that it has to be asked for.
     """
@@ -147,6 +190,12 @@ class Webhook(_Strict):
     task: MessagePointer = "/body"
     key: MessagePointer | None = None
     thin: bool = False
+
+    @model_validator(mode="after")
+    def _tells_of_a_task(self) -> Webhook:
+        if not self.model_fields_set & {"task", "key"}:
+            raise ValueError('say where the task stands, such as task = "/body/data" (or task = "/body": all of it)')
+        return self
 
 
 class Description(_Strict):
@@ -215,17 +264,18 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
     return list((named[-1] if named else Description).model_fields)
 
 
-def _places(template: Any) -> Iterator[str]:
+def _tables(template: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tables in a template that name places, each with where it stands."""
     if isinstance(template, dict):
         table = cast("dict[str, Any]", template)
-        if templates.is_place(table):
-            yield table["path"]
+        if isinstance(table.get("path"), str):
+            yield place, table
         elif not templates.is_constant(table):
-            for member in table.values():
-                yield from _places(member)
+            for name, member in table.items():
+                yield from _tables(member, f"{place}.{name}" if place else name)
     elif isinstance(template, list):
-        for member in cast("list[Any]", template):
-            yield from _places(member)
+        for number, member in enumerate(cast("list[Any]", template)):
+            yield from _tables(member, f"{place}.{number}" if place else str(number))
 
 
 def _invalid(path: Path, what: str, next_step: str) -> ConfigInvalid:

@@ -68,7 +68,8 @@ class OpenAIProvider(Provider):
         document = self._read(answer)
         status = self._status(document, answer)
         if status is None:
-            raise self._invalid(f"calls a task {str(document.get('status'))[:TOLD]!r}, which is no status of its API")
+            word = answer.blackout.text(str(document.get("status")))
+            raise self._invalid(f"calls a task {word[:TOLD]!r}, which is no status of its API")
         return status
 
     async def cancel(self, provider_task_id: str) -> None:
@@ -125,7 +126,7 @@ class OpenAIProvider(Provider):
         if state is None:
             return None
         progress = document.get("progress")
-        return ProviderStatus(
+        status = ProviderStatus(
             state,
             self._id(document),
             self._result(document) if state == "succeeded" else None,
@@ -133,6 +134,7 @@ class OpenAIProvider(Provider):
             progress if isinstance(progress, int) and not isinstance(progress, bool) else None,
             answer.retry_after_ms,
         )
+        return answer.blackout.status(status)
 
     def _result(self, document: dict[str, Any]) -> Any:
         if self._work == "videos":

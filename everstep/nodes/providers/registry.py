@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from everstep.errors import EventInvalid, EventRefused, ProviderNotFound
+from everstep.nodes.providers.blackout import Blackout
 from everstep.nodes.providers.interface import Provider
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Entry:
         poll_most_ms: The longest time between two queries about one task.
         check: Tells whether a message is genuine; None: it sends none that could be told.
         prices: Path of its price list.
+        secret_envs: Variables that hold its key and the secrets of its webhook.
     """
 
     make: Callable[[], Provider]
@@ -41,6 +43,7 @@ class Entry:
     poll_most_ms: int = 300_000
     check: Check | None = None
     prices: Path | None = None
+    secret_envs: tuple[str, ...] = ()
 
 
 @dataclass
@@ -113,7 +116,7 @@ class Providers:
             ProviderUnusable: The secret is not in the environment.
             EventInvalid: It is genuine, and nothing that this provider sends.
         """
-        check = self.entry(name).check
+        check, blackout = self.entry(name).check, Blackout(self.entry(name).secret_envs)
         if check is None:
             raise EventRefused(
                 f"the provider {name} has no webhook",
@@ -122,6 +125,8 @@ class Providers:
             )
         check(headers, body, now_ms)
         try:
-            return self.get(name).parse_webhook(headers, body)
+            event = self.get(name).parse_webhook(headers, body)
         except ValueError as error:  # an id that no record can keep
-            raise EventInvalid(f"the message of the provider {name} cannot be read: {error}", provider=name) from error
+            why = blackout.text(str(error))
+            raise EventInvalid(f"the message of the provider {name} cannot be read: {why}", provider=name) from None
+        return replace(event, status=blackout.status(event.status))

@@ -42,6 +42,11 @@ def is_pointer(text: str) -> bool:
     return escapes and (text == "" or text.startswith("/"))
 
 
+def fits_header(text: str) -> bool:
+    """Whether a text can stand in a header: printable ASCII, with no space around it."""
+    return text.isascii() and text.isprintable() and text == text.strip()
+
+
 def is_place(table: dict[str, Any]) -> bool:
     """Whether a table of a template names a place: `path`, and perhaps a `default`."""
     return isinstance(table.get("path"), str) and table.keys() <= {"path", "default"}
