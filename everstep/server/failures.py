@@ -131,7 +131,9 @@ def refusal(error: EverstepError | HTTPException) -> JSONResponse:
         return response
     status = status_of(error)
     if status >= 500:
-        logger.error("%s", error, exc_info=error)
+        # what runs without its settings is no bug, and is told without a stack trace
+        is_setting = isinstance(error, errors.ProviderUnusable | errors.TriggerUnusable)
+        logger.error("%s", error, exc_info=None if is_setting else error)
     if isinstance(error, errors.GraphLoadFailed):  # what the graph's code said may hold anything, and is in the log
         name = error.ids["graph"]
         detail = f"graph {name!r} could not be loaded; the server's log tells why"

@@ -198,10 +198,12 @@ def test_another_scheme(client: httpx.Client, record: Store) -> None:
     assert again(record, task).state == "succeeded"
 
 
-def test_what_cannot_be_taken(sender: Sender, client: httpx.Client, record: Store, caplog: Any) -> None:
+def test_what_cannot_be_taken(
+    sender: Sender, client: httpx.Client, record: Store, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An unknown provider and one without a webhook are 404, too much is 413, what is no event 422.
 
-    A missing secret is 503, and which it is the log tells.
+    A secret that is missing or none is 503, and which it is the log tells, without a stack trace.
     """
     for name in ("nobody", "silent", "films%2f..", "FILMS"):
         refused = client.post(f"/webhooks/{name}", content=b"{}")
@@ -213,7 +215,15 @@ def test_what_cannot_be_taken(sender: Sender, client: httpx.Client, record: Stor
     unset = client.post("/webhooks/unset", content=b"{}", headers={"webhook-id": "1"})
     assert (unset.status_code, unset.json()["code"]) == (503, "provider_unusable")
     assert "TEST_NOT_SET" not in unset.text
+    assert "Traceback" not in caplog.text
     assert "TEST_NOT_SET" in caplog.text
+    monkeypatch.setenv("TEST_NOT_SET", "not base64!!")
+    caplog.clear()
+    garbage = client.post("/webhooks/unset", content=b"{}", headers=by_standard_webhooks(b"{}", at_ms=0))
+    assert (garbage.status_code, garbage.json()["code"]) == (503, "provider_unusable")
+    assert "whsec_ and base64: TEST_NOT_SET" in caplog.text
+    assert "base64!!" not in caplog.text + garbage.text
+    assert "Traceback" not in caplog.text
     assert client.get("/webhooks/films").status_code in (404, 405)
     assert stored(record) == []
 

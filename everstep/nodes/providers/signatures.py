@@ -110,7 +110,7 @@ def require(
         verify(scheme, headers, body, secrets=secrets, now_ms=now_ms)
     except SecretMalformed:
         raise ProviderUnusable(
-            f"the webhook secret of the provider {provider} is not whsec_ and base64",
+            f"the webhook secret of the provider {provider} is not whsec_ and base64: {variable}",
             next_step=f"set {variable} to the secret as the provider shows it",
             provider=provider,
         ) from None
@@ -127,11 +127,32 @@ def refused(why: str) -> EventRefused:
     return EventRefused(f"the event is not known to be genuine: {why}", next_step="check the sender's secret and clock")
 
 
+def is_malformed(scheme: Scheme, secrets: Sequence[str]) -> bool:
+    """Whether a secret is not what its scheme asks for."""
+    try:
+        _ = [_standard(one) for line in secrets for one in line.split()] if isinstance(scheme, StandardScheme) else []
+    except SecretMalformed:
+        return True
+    return False
+
+
+def _standard(secret: str) -> str:
+    """A secret of Standard Webhooks, as it is; the library skips what is no base64, and signs with what is left."""
+    try:
+        decoded = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        decoded = b""
+    if not decoded:
+        raise SecretMalformed("a secret is not whsec_ and base64")
+    return secret
+
+
 def _verify_standard(
     scheme: StandardScheme, headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now_ms: int
 ) -> None:
     from standardwebhooks import Webhook
 
+    each = [_standard(one) for line in secrets for one in line.split()]  # first: it is our fault, whatever was sent
     message, timestamp = headers.get("webhook-id"), headers.get("webhook-timestamp")
     given = headers.get("webhook-signature", "").split()
     if not message or not timestamp or not given:
@@ -139,12 +160,9 @@ def _verify_standard(
     at = _fresh(timestamp, scheme.tolerance, now_ms)
     try:
         text = body.decode()
-        each = [one for line in secrets for one in line.split()]
-        expected = [Webhook(one).sign(message, datetime.fromtimestamp(at, UTC), text) for one in each]
     except UnicodeDecodeError:
         raise refused("the body is not UTF-8") from None
-    except (ValueError, RuntimeError):
-        raise SecretMalformed("a secret is not whsec_ and base64") from None
+    expected = [Webhook(one).sign(message, datetime.fromtimestamp(at, UTC), text) for one in each]
     if not any(any_same(one, expected) for one in given):
         raise refused("the signature is wrong")
 
