@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
+from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
-from everstep.checkpoints import job_evidence
+from everstep.checkpoints import job_evidence, jobs
 from everstep.checkpoints.quote import Quote, money
 from everstep.errors import PayloadInvalid
 from everstep.graphs import generation_job
@@ -44,6 +45,15 @@ def _running() -> Attempt:
     return running
 
 
+def _given() -> Any:
+    """What the job was given, with what is no field of the input; None inside another graph, which it was given to."""
+    place = str(get_config().get("configurable", {}).get("checkpoint_ns", ""))
+    if "|" in place:
+        return None
+    running = _running()
+    return running.store.read(lambda connection: jobs.get(connection, running.job_id).payload)
+
+
 def _prices(state: GenerationState) -> PriceList:
     return pricing.of_provider(_running().providers, state["provider"])
 
@@ -57,6 +67,8 @@ def validate(state: GenerationState) -> dict[str, Any]:
         PriceListInvalid: It has no price list, or one that cannot be read.
         OptionsInvalid: The price list does not have what is asked for.
     """
+    if (given := _given()) is not None:
+        generation_job.check_names(given)
     generation_job.check(state)
     whole = pricing.complete(_prices(state), Asked.of(state))
     request = {
@@ -102,6 +114,7 @@ async def submit(state: GenerationState) -> dict[str, Any]:
         key=state["key"],
         generation=state.get("generation", 1),
         quote=Quote.of(state["quote"]),
+        allow_secret_keys=True,  # the job's input was looked at, or somebody took the responsibility
     )
     return {
         "task": task["id"],

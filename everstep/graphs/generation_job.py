@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Literal, Required, TypedDict, cast
 
-from everstep.checkpoints.canonical import digest
+from everstep.checkpoints.canonical import MAX_INTEGER, digest
 from everstep.errors import PayloadInvalid
 from everstep.nodes.artefacts import Artefact
 
@@ -15,6 +16,7 @@ MOST_WINDOWS = 100_000
 """How many windows may pass until a person is asked: each is a start of the job."""
 LONGEST_S = 366 * 86_400
 LONGEST_KEY = 200
+MOST_NAMES = 10
 
 
 class Generation(TypedDict, total=False):
@@ -43,7 +45,7 @@ class Generation(TypedDict, total=False):
     resolution: str | None
     outputs: int
     options: dict[str, Any]
-    client_price: Any
+    client_price: int | None
     submission_key: str | None
     generation: int
     window_s: float
@@ -115,7 +117,11 @@ def check(job: Generation) -> None:
     for name in ("provider", "model", "prompt"):
         _expect(isinstance(given.get(name), str) and bool(given[name].strip()), name, "a text that is not empty")
     key = given.get("submission_key")
-    _expect(key is None or (isinstance(key, str) and 0 < len(key) <= LONGEST_KEY), "submission_key", "a text")
+    is_key = key is None or (isinstance(key, str) and 0 < len(key) <= LONGEST_KEY)
+    _expect(is_key, "submission_key", f"a text of 1 to {LONGEST_KEY} characters, or left out")
+    shown = given.get("client_price")
+    is_price = shown is None or (type(shown) is int and 0 <= shown <= MAX_INTEGER)
+    _expect(is_price, "client_price", "a whole number from 0, in the currency's smallest unit")
     number = given.get("generation", 1)
     _expect(type(number) is int and 1 <= number <= 10_000, "generation", "a whole number from 1")
     for name in ("window_s", "give_up_after_s"):
@@ -125,6 +131,28 @@ def check(job: Generation) -> None:
     least = given.get("give_up_after_s", GIVE_UP_S) / MOST_WINDOWS
     _expect(
         given.get("window_s", WINDOW_S) >= least, "window_s", f"{least:g} seconds at least, for that give_up_after_s"
+    )
+
+
+def check_names(given: Any) -> None:
+    """Refuse a field that the input does not have: it would be ignored, and a slip of the pen would cost money.
+
+    Args:
+        given: The input, as the job was given it.
+
+    Raises:
+        PayloadInvalid: There is such a field; all of them are named, with what they may have meant.
+    """
+    known = Generation.__annotations__
+    unknown = (
+        [str(name) for name in cast("dict[Any, Any]", given) if name not in known] if isinstance(given, dict) else []
+    )
+    if not unknown:
+        return
+    near = {name: get_close_matches(name[:100], known, 1) for name in unknown[:MOST_NAMES]}
+    told = ", ".join(f"{name[:100]}{f' (did you mean {close[0]}?)' if close else ''}" for name, close in near.items())
+    raise PayloadInvalid(
+        f"the input has no field {told}", next_step=f"it has: {', '.join(known)}", path=f"$.{unknown[0][:100]}"
     )
 
 

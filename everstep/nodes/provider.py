@@ -26,7 +26,7 @@ from everstep.errors import CancelUnsupported, OutsideJob, WaitInvalid
 from everstep.nodes.attempt import Attempt, current
 from everstep.nodes.effect import effect
 from everstep.nodes.providers.interface import Provider, Submitted
-from everstep.nodes.submission import EFFECT, Submission
+from everstep.nodes.submission import EFFECT, Submission, check_request
 from everstep.nodes.wait import apark_until, park_until
 
 __all__ = [
@@ -73,7 +73,13 @@ class TaskView(TypedDict):
 
 
 async def submit_task(
-    provider: str, request: Mapping[str, Any], *, key: str, generation: int = 1, quote: Quote | None = None
+    provider: str,
+    request: Mapping[str, Any],
+    *,
+    key: str,
+    generation: int = 1,
+    quote: Quote | None = None,
+    allow_secret_keys: bool = False,
 ) -> TaskView:
     """Submit paid work, once, whatever happens to this process; in an async node.
 
@@ -83,6 +89,7 @@ async def submit_task(
         key: What makes it the same submission, among all of its owner's; a second one with it is the first.
         generation: 1, or one more than the generation that failed, to pay and try once more.
         quote: What it costs; None: nothing is charged.
+        allow_secret_keys: Accept a request that looks as if it held credentials.
 
     Returns:
         The task, `pending`; or as it ended, if that is known. A request that the provider refuses for good is a task
@@ -90,6 +97,7 @@ async def submit_task(
 
     Raises:
         OutsideJob: No job runs here.
+        SecretInPayload: The request seems to hold credentials, and the record is no place for them.
         ProviderNotFound: There is no such provider.
         SubmissionConflict: The key belongs to another request.
         GenerationRefused: The generation before has not failed.
@@ -97,6 +105,7 @@ async def submit_task(
         EffectUnknown: Nobody can say whether the provider took it; a person has to.
     """
     attempt = _attempt("submit_task")
+    check_request(request, allow_secret_keys)
     submission, open_ = _submission(attempt, provider, request, key, generation, quote)
     if await asyncio.wrap_future(attempt.write(open_)):
         submit = effect(EFFECT, key=submission.task.provider_key, **submission.safeguard)
@@ -111,10 +120,17 @@ async def submit_task(
 
 
 def submit_task_sync(
-    provider: str, request: Mapping[str, Any], *, key: str, generation: int = 1, quote: Quote | None = None
+    provider: str,
+    request: Mapping[str, Any],
+    *,
+    key: str,
+    generation: int = 1,
+    quote: Quote | None = None,
+    allow_secret_keys: bool = False,
 ) -> TaskView:
     """As `submit_task`, in a node that is not async."""
     attempt = _attempt("submit_task_sync")
+    check_request(request, allow_secret_keys)
     submission, open_ = _submission(attempt, provider, request, key, generation, quote)
     if attempt.write(open_).result():
         submit = effect(EFFECT, key=submission.task.provider_key, **submission.safeguard)

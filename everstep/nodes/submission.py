@@ -17,10 +17,11 @@ from sqlalchemy import Connection
 from everstep import crash
 from everstep.checkpoints import claims, jobs, provider_tasks
 from everstep.checkpoints import effects as effect_rows
+from everstep.checkpoints.payload import find_secrets
 from everstep.checkpoints.provider_status import ProviderStatus, is_id
 from everstep.checkpoints.provider_tasks import ProviderTask
 from everstep.checkpoints.quote import Quote
-from everstep.errors import EverstepError, ProviderRefused
+from everstep.errors import EverstepError, ProviderConflict, ProviderRefused, SecretInPayload
 from everstep.nodes import arguments
 from everstep.nodes.attempt import Attempt
 from everstep.nodes.effect_life import EffectUnknown
@@ -35,6 +36,22 @@ LONGEST_PAUSE_S = 5.0
 Outcome = str | dict[str, Any] | None
 """What is known of a submission, as its effect keeps it: the provider's id alone, which is also what a person answers;
 with what it is already; why it was refused; or nothing, when only that it happened is known."""
+
+
+def check_request(request: Mapping[str, Any], allow_secret_keys: bool) -> None:
+    """Refuse a request that seems to hold credentials: the record keeps it.
+
+    Raises:
+        SecretInPayload: Names every suspect path, never a value.
+    """
+    paths = [] if allow_secret_keys else find_secrets(dict(request))
+    if paths:
+        raise SecretInPayload(
+            f"the request to the provider seems to hold credentials at {', '.join(paths)}; the record keeps it",
+            next_step="leave them out: the provider of everstep.toml reads its key from the environment (api_key_env);"
+            " or say allow_secret_keys=True if they are none",
+            paths=paths,
+        )
 
 
 class Submission:
@@ -104,6 +121,11 @@ class Submission:
             submitted = await self._provider.submit(task.request, key=task.provider_key)
         except ProviderRefused as error:
             outcome: Outcome = {"refused": {"message": error.message, **error.ids}}
+        except ProviderConflict:  # also where the key is honoured: the same key again may be answered so for ever
+            found = await self._provider.find(task.provider_key) if self._provider.findable else None
+            if found is None:
+                raise
+            outcome = _outcome(found)
         else:
             outcome = _outcome(submitted)
         crash.point("provider.submitted", self._provider.name, task)

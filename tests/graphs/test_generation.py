@@ -11,12 +11,14 @@ from random import Random
 from typing import Any, cast
 
 import pytest
+from langgraph.graph import START, StateGraph
 
 from everstep.checkpoints import ledger, paid_view, provider_tasks
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.store import Store
 from everstep.cli.paid import paid_lines
 from everstep.graphs.generation import graph
+from everstep.graphs.generation_job import Generation, GenerationState
 from everstep.graphs.loader import GraphCatalogue
 from everstep.nodes.artefacts import FOLDER_VARIABLE
 from everstep.runtime.observation import Observation
@@ -30,6 +32,12 @@ from tests.support.waiting import until
 DIGEST = hashlib.sha256(MADE).hexdigest()
 ASKED = {"provider": "studio", "model": "clip-1", "prompt": "after 2", "duration": 4}
 PRICE = 40
+
+
+class Outer(Generation, total=False):
+    """What a graph around it is given."""
+
+    colour: str
 
 
 class Shop:
@@ -202,6 +210,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"window_s": "1"}, "payload_invalid"),
     ({"window_s": 0.001}, "payload_invalid"),
     ({"submission_key": ""}, "payload_invalid"),
+    ({"submission_key": "k" * 201}, "payload_invalid"),
+    ({"client_price": "40"}, "payload_invalid"),
+    ({"client_price": 0.4}, "payload_invalid"),
+    ({"client_price": -1}, "payload_invalid"),
+    ({"client_price": True}, "payload_invalid"),
 ]
 
 
@@ -212,6 +225,25 @@ def test_what_cannot_be_carried_out_ends_before_it_is_charged(shop: Shop, change
     status = "review" if code == "provider_not_found" else "failed"
     assert (job.status, shop.view(job)["error"]["code"]) == (status, code)
     assert (shop.submissions(), balance(shop.store)) == (0, 1000)
+
+
+def test_a_field_that_is_none_is_refused_by_its_name(shop: Shop) -> None:
+    """It would be ignored, and something else be paid for; the nearest field is named. Limits are told, too."""
+    error = shop.view(shop.run(generaton=2, output=4, colour="red"))["error"]
+    assert error["code"] == "payload_invalid"
+    told = ("generaton (did you mean generation?)", "output (did you mean outputs?)", "colour")
+    assert all(one in error["message"] for one in told)
+    assert "1 to 200 characters" in shop.view(shop.run(submission_key="k" * 201))["error"]["message"]
+    assert (shop.submissions(), balance(shop.store)) == (0, 1000)
+
+
+def test_inside_another_graph_only_that_graph_knows_what_it_was_given(shop: Shop) -> None:
+    """The job's input is the other graph's, and may have any fields."""
+    outer = StateGraph(GenerationState, input_schema=Outer).add_node("inner", graph).add_edge(START, "inner").compile()
+    job = shop.store.enqueue("outer", {**ASKED, "colour": "red"}).job
+    Worker(shop.store, {"outer": outer}, providers=shop.providers).run(until_idle=True)
+    assert shop.store.job(job.public_id).status == "done", shop.store.job(job.public_id).error_json
+    assert (shop.submissions(), balance(shop.store)) == (1, 1000 - PRICE)
 
 
 def test_without_credit_nothing_is_submitted(shop: Shop) -> None:

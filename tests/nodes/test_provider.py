@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everstep.checkpoints import effects
+from everstep.checkpoints import effects, provider_task
 from everstep.checkpoints.store import Store
 from everstep.errors import OutsideJob
 from everstep.nodes.provider import submit_task, submit_task_sync
@@ -16,7 +16,7 @@ from everstep.nodes.providers.registry import Providers
 from everstep.runtime.worker import Worker
 from examples.provider_simulator.server import Simulator, simulating
 from tests.support.jobs import result, run, work
-from tests.support.simulated import asking, simulated, task
+from tests.support.simulated import Kind, asking, simulated, task
 
 
 @pytest.fixture
@@ -42,6 +42,18 @@ def test_a_task_is_submitted_once_and_knows_its_providers_id(store: Store, simul
     assert there.id not in str(seen)
     assert (seen["id"], seen["state"], seen["key"]) == (row.public_id, "pending", "film")
     assert row.next_poll_at is not None
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_request_with_a_credential_is_refused(store: Store, simulator: Simulator, sync: bool) -> None:
+    """The record keeps requests, and is no place for it: no task is made, and the error names the place alone."""
+    secret = f"sk-proj-{'a1B2' * 12}"
+    job = run(store, asking({"api_key": secret}, sync=sync), providers=simulated(simulator.url))
+    error = store.job(job.public_id).error_json or ""
+    assert '"secret_in_payload"' in error
+    assert "$.simulate.api_key" in error
+    assert secret not in error
+    assert (store.read(provider_task.listed), made(simulator)) == ([], 0)
 
 
 def test_outside_a_job_there_is_a_clear_error() -> None:
@@ -131,6 +143,32 @@ def test_a_webhook_that_tells_the_id_settles_a_lost_answer(store: Store) -> None
         work(store, graph, providers=providers)
         result(store, job)
         assert (task(store).state, made(simulator)) == ("pending", 1)
+
+
+@pytest.mark.parametrize("kind", ["findable", "idempotent"])
+def test_a_conflict_over_what_was_not_taken_is_submitted_again(store: Store, simulator: Simulator, kind: Kind) -> None:
+    """HTTP 409, and the provider does not have it: the next attempt submits it, once, and no person is asked."""
+    graph = asking({"status": 409, "end": "never"})
+    job = run(store, graph, providers=simulated(simulator.url, kind, timeout=1.0))
+    result(store, job)
+    assert (task(store).state, made(simulator), store.reviews()) == ("pending", 1, [])
+
+
+def test_a_conflict_over_what_was_taken_is_asked_for_by_our_key(store: Store, simulator: Simulator) -> None:
+    """HTTP 409 for ever, as to a key that came before: the task is found, also where the key is honoured."""
+    providers = simulated(simulator.url, "idempotent")
+    providers.get("sim").findable = True
+    graph = asking({"status": 409, "status_times": 99, "status_made": True, "end": "never"})
+    result(store, run(store, graph, providers=providers))
+    assert (task(store).state, made(simulator), store.reviews()) == ("pending", 1, [])
+
+
+def test_a_conflict_that_nobody_can_be_asked_about_is_for_a_person(store: Store) -> None:
+    """HTTP 409, and neither key nor query: the task is unknown, and a person says what became of it."""
+    with simulating(findable=False, idempotent=False) as simulator:
+        job = run(store, asking({"status": 409, "end": "never"}), providers=simulated(simulator.url, "neither"))
+        assert (store.job(job.public_id).status, task(store).state) == ("review", "submission_unknown")
+        assert [review.kind for review in store.reviews()] == ["effect"]
 
 
 @pytest.mark.parametrize("status", [429, 503])
