@@ -26,6 +26,13 @@ class ProviderRefused(EverstepError):
     exit_code = EX_DATAERR
 
 
+class ProviderConflict(EverstepError):
+    """The provider answered a submission with 409: it may have taken it before, or be at it."""
+
+    code = "provider_conflict"
+    exit_code = EX_UNAVAILABLE
+
+
 class ProviderAnswerInvalid(EverstepError):
     """A provider's answer is too large, no JSON, or lacks what its description says is there."""
 

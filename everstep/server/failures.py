@@ -67,6 +67,7 @@ STATUSES: dict[type[EverstepError], int] = {
     errors.ProviderUnusable: 503,
     errors.ProviderTaskMissing: 502,
     errors.ProviderAnswerInvalid: 502,
+    errors.ProviderConflict: 502,
     errors.ProviderRefused: 502,
     errors.CancelUnsupported: 409,
     errors.DeliveryNotFound: 404,

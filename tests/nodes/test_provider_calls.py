@@ -18,6 +18,7 @@ from everstep.errors import (
     ConfigInvalid,
     EventInvalid,
     ProviderAnswerInvalid,
+    ProviderConflict,
     ProviderRefused,
     ProviderTaskMissing,
     ProviderUnusable,
@@ -219,8 +220,7 @@ async def test_a_redirect_is_not_followed() -> None:
     ("status", "surely_not_sent", "kind"),
     [
         *((status, True, "retry") for status in (425, 429, 503)),
-        *((status, False, "retry") for status in (408, 500, 502, 504)),
-        (409, False, "review"),
+        *((status, False, "retry") for status in (408, 500, 502, 504, 529)),
     ],
 )
 async def test_what_a_status_proves(status: int, surely_not_sent: bool, kind: str) -> None:
@@ -231,6 +231,14 @@ async def test_what_a_status_proves(status: int, surely_not_sent: bool, kind: st
     assert (verdict.surely_not_sent, verdict.kind) == (surely_not_sent, kind)
     assert verdict.service == url.removeprefix("http://")
     assert verdict.retry_after_ms == (7000 if kind == "retry" else None)
+
+
+async def test_a_conflict_proves_nothing() -> None:
+    """HTTP 409 may say that the request was taken before; the provider's own words are told."""
+    with answering(409, b'{"message": "key in use"}') as url, pytest.raises(ProviderConflict, match="in use") as caught:
+        await simulated(url).get("sim").submit({"prompt": "x"}, key="k")
+    verdict = classify(caught.value)
+    assert (verdict.surely_not_sent, verdict.kind) == (False, "retry")
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from everstep.errors import ProviderAnswerInvalid, ProviderRefused, ProviderUnusable
+from everstep.errors import ProviderAnswerInvalid, ProviderConflict, ProviderRefused, ProviderUnusable
 from everstep.nodes.providers.blackout import Blackout
 from everstep.nodes.providers.templates import at
 
@@ -83,6 +83,23 @@ class Answer:
             status=self.status,
             said=said,
         )
+
+    def require_taken(self, provider: str) -> None:
+        """Nothing, unless it answers a submission and says that it did not take it, or may have before.
+
+        Raises:
+            ProviderRefused: It refused the request for good.
+            ProviderConflict: It answered 409.
+        """
+        if self.is_refusal:
+            raise self.refused(provider)
+        if self.status == 409:
+            said = self._said()
+            raise ProviderConflict(
+                f"the provider {provider} reports a conflict (409)" + (f": {said}" if said else ""),
+                next_step="look there whether it has the task already",
+                provider=provider,
+            )
 
     def _said(self) -> str:
         try:

@@ -46,8 +46,7 @@ class HttpProvider(Provider):
 
     async def submit(self, request: Mapping[str, Any], *, key: str) -> Submitted:
         answer = await self._send(self._description.submit, {"request": request, "key": key})
-        if answer.is_refusal:
-            raise answer.refused(self.name)
+        answer.require_taken(self.name)
         document = self._read(answer)
         place = self._description.submit.id or self._description.task.id
         return Submitted(self._id(document, place), self._status(document, answer))

@@ -57,6 +57,7 @@ class Provider(Protocol):
 
         Raises:
             ProviderRefused: It surely did not take it, and never will.
+            ProviderConflict: It may have taken it before; it is asked by our key, if it can be, else tried again.
             Exception: Anything else. What surely did not reach the provider is told by the exception as in any effect
                 (a refused connection, HTTP 429 and 503, `EffectRejected`); after all others nobody knows.
         """

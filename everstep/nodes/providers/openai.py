@@ -56,8 +56,7 @@ class OpenAIProvider(Provider):
             body |= {"background": True, "store": True, "stream": False, "metadata": {**metadata, KEY: key}}
         headers = {"idempotency-key": key} if self.idempotent else {}
         answer = await self._caller.call("POST", f"/{self._work}", headers=headers, body=body)
-        if answer.is_refusal:
-            raise answer.refused(self.name)
+        answer.require_taken(self.name)
         document = self._read(answer)
         return Submitted(self._id(document), self._status(document, answer))
 

@@ -28,6 +28,9 @@ OWN: dict[type[BaseException], Rule] = {
     errors.ProviderNotFound: MISCONFIGURED,
     errors.ProviderUnusable: MISCONFIGURED,
     errors.ProviderAnswerInvalid: BROKEN_ANSWER,
+    errors.ProviderConflict: Rule(
+        "retry", "the provider reports a conflict (409); it may have taken the request before"
+    ),
     errors.ProviderTaskMissing: Rule("review", "the provider says that it has no such task"),
     errors.QueryUnsupported: CODE,
     errors.CancelUnsupported: CODE,
