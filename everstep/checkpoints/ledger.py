@@ -18,18 +18,22 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection, and_, func, select, update
 
 from everstep.checkpoints.database import insert_or_ignore
+from everstep.checkpoints.owner import LONGEST, problem_of
+from everstep.checkpoints.payload import holds_secret
 from everstep.checkpoints.quote import money
 from everstep.checkpoints.schema import credit_accounts as accounts
 from everstep.checkpoints.schema import ledger as table
 from everstep.checkpoints.schema import provider_tasks
 from everstep.clock import rfc3339, uuid7
-from everstep.errors import CreditInvalid, GrantConflict, InsufficientCredit
+from everstep.errors import CreditInvalid, GrantConflict, InsufficientCredit, SecretInPayload
 
 if TYPE_CHECKING:
     from everstep.checkpoints.provider_task import ProviderTask
 
 CURRENCY: Final = re.compile(r"[A-Z][A-Z0-9_]{0,15}")
 """`EUR`, or a unit of one's own such as `CREDITS`."""
+MOST_CHARACTERS: Final = 1000
+"""Of a grant's reason, and of its key."""
 MOST: Final = 2**53 - 1
 """The largest balance, and the largest amount: what every reader of JSON keeps exactly."""
 
@@ -113,14 +117,10 @@ def grant(
         The entry of this key, and whether it was made now.
 
     Raises:
-        CreditInvalid: The amount, currency, owner or key is none, or the balance would be too large.
+        CreditInvalid, SecretInPayload: As of `require_grant`; or the balance would be too large.
         GrantConflict: The key belongs to a grant of another amount or currency.
     """
-    require_currency(currency)
-    if not 0 < amount <= MOST:
-        raise CreditInvalid(f"{amount} is no amount to grant", next_step=f"give one from 1 to {MOST} smallest units")
-    if not owner or not key:
-        raise CreditInvalid("a grant needs an owner and a key", next_step="name both")
+    require_grant(owner, currency, amount, reason=reason, key=key)
     row = {"owner": owner, "currency": currency, "kind": "grant", "amount": amount, "key": key}
     made = _enter(connection, row, reason=reason, actor=actor, now=now)
     entry = _one(connection, and_(table.c.owner == owner, table.c.key == key))
@@ -137,6 +137,30 @@ def grant(
                 "the balance would be too large to be kept exactly", next_step="grant less", owner=owner
             )
     return entry, made
+
+
+def require_grant(owner: str, currency: str, amount: int, *, reason: str, key: str) -> None:
+    """Refuse a grant that can be none, before there is a record; arguments as of `grant`.
+
+    Raises:
+        CreditInvalid: The amount, currency, owner, reason or key is none.
+        SecretInPayload: The reason or the key seems to hold a credential; they are kept for ever.
+    """
+    require_currency(currency)
+    if not 0 < amount <= MOST:
+        raise CreditInvalid(f"{amount} is no amount to grant", next_step=f"give one from 1 to {MOST} smallest units")
+    if (problem := problem_of(owner)) is not None:
+        raise CreditInvalid(f"the owner {owner[:LONGEST]!r} {problem}", next_step="give one such as default, or ann")
+    for name, text in (("reason", reason), ("key", key)):
+        if not text.strip() or len(text) > MOST_CHARACTERS or "\0" in text:
+            raise CreditInvalid(
+                f"the {name} of a grant is empty, longer than {MOST_CHARACTERS} characters, or no text",
+                next_step=f"give a {name}: why it is granted, or what makes it happen once",
+            )
+        if holds_secret(text):
+            raise SecretInPayload(
+                f"the {name} of a grant seems to hold a credential, and is kept for ever", next_step="take it out"
+            )
 
 
 def charge(connection: Connection, task: ProviderTask, *, reason: str, actor: str, now: int) -> Entry | None:

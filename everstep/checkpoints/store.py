@@ -29,6 +29,7 @@ from everstep.checkpoints import services as upstream
 from everstep.checkpoints.budgets import Account
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.owner import require_owner
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.record import Record
 from everstep.checkpoints.reviews import Review
@@ -90,6 +91,7 @@ class Store(Record):
         if webhook is not None:
             deliveries.check_url(webhook)
         payload.check_input(input, allow_secret_keys=allow_secret_keys)
+        require_owner(owner)
         digest = submission.same_payload(graph, input)
         _check_range("priority", priority, 0, 10)
         _check_range("max_attempts", max_attempts, 1, 1000)
@@ -330,6 +332,7 @@ class Store(Record):
 
         Raises:
             SignalInvalid: The name or the payload cannot be one.
+            PayloadInvalid: The owner can be none.
             SecretInPayload: The payload seems to hold credentials.
         """
         payload_text = signals.payload_text(payload, allow_secret_keys=allow_secret_keys)
@@ -337,7 +340,7 @@ class Store(Record):
             signals.emit,
             name=signals.require_name(name),
             payload=json.loads(payload_text),
-            owner=owner,
+            owner=require_owner(owner),
             by=by or _user(),
             now=self.clock.now_ms(),
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SHOWN = 100
 MOST_DECIMALS = 8
 LONGEST = 30
+_NEGATIVE = re.compile(r"-[0-9][0-9.,_]*")
 _AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
 
 decimals_option: Callable[..., Any] = click.option(
@@ -32,6 +33,21 @@ decimals_option: Callable[..., Any] = click.option(
 )
 
 
+class _Grant(click.Command):
+    """A command that tells a number below zero from an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        before = ""
+        for one in args:
+            if _NEGATIVE.fullmatch(one) and not before.startswith("--"):
+                raise CreditInvalid(
+                    f"{one[:LONGEST]} is no amount to grant: it is below zero",
+                    next_step="give one such as 25 or 25.00; what was granted is not taken back",
+                )
+            before = one
+        return super().parse_args(ctx, args)
+
+
 @click.group()
 def credits() -> None:
     """Credit of owners, which pays for tasks at providers: grant it, and see what became of it.
@@ -40,7 +56,7 @@ def credits() -> None:
     """
 
 
-@credits.command()
+@credits.command(cls=_Grant)
 @click.argument("owner")
 @click.argument("amount")
 @click.argument("currency")
@@ -63,6 +79,7 @@ def grant(
     from everstep.checkpoints import ledger
 
     smallest = _smallest(amount, decimals)
+    ledger.require_grant(owner, currency, smallest, reason=reason, key=key)  # before there is a record
     with opened(store_url, create=True) as store:
         now, actor = store.clock.now_ms(), getpass.getuser()
         given = partial(ledger.grant, reason=reason, key=key, actor=actor, now=now)

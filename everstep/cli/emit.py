@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from everstep.cli.options import json_option, opened, read_input, store_option
+from everstep.cli.options import json_option, opened, owner_option, read_input, store_option
 from everstep.cli.views import print_json, text
 
 SHOWN = 100
@@ -17,7 +17,7 @@ SHOWN = 100
 @click.option(
     "--payload", "given", metavar="FILE|JSON", help="What it carries: JSON, a file of it, or -; null when omitted."
 )
-@click.option("--owner", default="default", show_default=True, help="Whose jobs hear it.")
+@owner_option("Whose jobs hear it.")
 @click.option("--allow-secret-keys", is_flag=True, help="Accept keys that look like credentials.")
 @store_option
 @json_option
@@ -28,7 +28,7 @@ def emit(signal: str, given: str | None, owner: str, allow_secret_keys: bool, st
 
     Example: everstep emit payment-received:order-17 --payload '{"amount": 500}'
     """
-    payload = None if given is None else read_input(given)
+    payload = None if given is None else read_input(given, "--payload")
     with opened(store_url) as store:
         emitted, is_new = store.emit(signal, payload, owner=owner, allow_secret_keys=allow_secret_keys)
     view = emitted.view()

@@ -44,6 +44,23 @@ config_option = click.option(
     show_envvar=True,
     help="Where the graphs are named.",
 )
+
+
+def owner_option(told: str) -> Callable[..., Any]:
+    """`--owner`, checked before anything is made.
+
+    Args:
+        told: What it says in the help.
+    """
+
+    def checked(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+        from everstep.checkpoints.owner import require_owner
+
+        return require_owner(value)
+
+    return click.option("--owner", default="default", show_default=True, callback=checked, help=told)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout.")
 
 
@@ -126,8 +143,12 @@ def _near(error: json.JSONDecodeError) -> str:
     return lines[error.lineno - 1][start : error.colno + 20]
 
 
-def read_input(given: str) -> Any:
-    """The value of `--input`: JSON text, a file of it, or `-` for standard input.
+def read_input(given: str, option: str = "--input") -> Any:
+    """The value of an option: JSON text, a file of it, or `-` for standard input.
+
+    Args:
+        given: The value.
+        option: The option, as errors call it.
 
     Raises:
         PayloadInvalid: It is none of these.
@@ -135,15 +156,15 @@ def read_input(given: str) -> Any:
     if given == "-":
         return parse_json(_decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
     if not given.strip() or given.lstrip()[0] in '{["':
-        return parse_json(given, "--input")
+        return parse_json(given, option)
     try:
         content = Path(given).read_bytes()
     except (OSError, ValueError) as error:
         if _BARE_VALUE.fullmatch(given.strip()):
-            return parse_json(given, "--input")
+            return parse_json(given, option)
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise PayloadInvalid(
-            f"--input is neither JSON nor a file that can be read: {given[:80]!r} ({reason})",
+            f"{option} is neither JSON nor a file that can be read: {given[:80]!r} ({reason})",
             next_step="give JSON text in single quotes, the name of a file, or - for standard input",
         ) from error
     return parse_json(_decoded(content, f"the file {given}"), f"the file {given}")

@@ -12,7 +12,7 @@ import click
 from everstep.cli import budget
 from everstep.cli.acceptance import acceptance_options, merged
 from everstep.cli.budget import budget_options
-from everstep.cli.options import config_option, json_option, opened, read_input, store_option
+from everstep.cli.options import config_option, json_option, opened, owner_option, read_input, store_option
 from everstep.cli.views import next_action, print_json, text
 from everstep.errors import PayloadInvalid
 
@@ -39,7 +39,7 @@ POLL_S = 0.1
     help="Failures without progress that end the job.",
 )
 @click.option("--workflow-version", default="1", show_default=True, help="A new version processes old input again.")
-@click.option("--owner", default="default", show_default=True, help="Whose job it is.")
+@owner_option("Whose job it is.")
 @click.option("--service", "needed", multiple=True, metavar="NAME", help="A service it needs, such as api.openai.com.")
 @click.option("--concurrency-key", metavar="KEY", help="Jobs of one key run one at a time, or as everstep.toml says.")
 @acceptance_options

@@ -72,6 +72,37 @@ def test_what_is_no_amount_is_refused(folder: Folder, amount: str) -> None:
     is_refused(ran, 64, "credit_invalid")
 
 
+NO_GRANTS = [
+    ({"reason": ""}, "credit_invalid", "reason"),
+    ({"reason": " "}, "credit_invalid", "reason"),
+    ({"reason": f"paid with sk-proj-{'a1B2' * 12}"}, "secret_in_payload", "reason"),
+    ({"key": f"sk-proj-{'a1B2' * 12}"}, "secret_in_payload", "key"),
+    ({"owner": "a\tb"}, "credit_invalid", "cannot be printed"),
+    ({"owner": "\x1b[31m"}, "credit_invalid", "cannot be printed"),
+    ({"owner": "a" * 201}, "credit_invalid", "200 are the most"),
+    ({"owner": " "}, "credit_invalid", "is empty"),
+    ({"amount": "-5"}, "credit_invalid", "-5 is no amount to grant: it is below zero"),
+    ({"amount": "-0.50"}, "credit_invalid", "below zero"),
+]
+
+
+@pytest.mark.parametrize(("change", "code", "told"), NO_GRANTS, ids=range(len(NO_GRANTS)))
+def test_what_is_no_grant_is_refused(folder: Folder, change: dict[str, str], code: str, told: str) -> None:
+    """The error says which part is none; no record is made, and no credential is repeated."""
+    grant = {"owner": "ann", "amount": "5", "reason": "x", "key": "k", **change}
+    given = (grant["owner"], grant["amount"], "EUR", "--reason", grant["reason"], "--key", grant["key"])
+    ran = folder.run("credits", "grant", *given)
+    is_refused(ran, 64, code)
+    assert told in ran.err
+    assert "sk-proj-a1B2" not in ran.err
+    assert not (folder.path / "everstep.db").exists()
+
+
+def test_a_key_may_begin_with_a_dash(folder: Folder) -> None:
+    """Only an amount below zero is none."""
+    assert folder.run("credits", "grant", "ann", "5", "EUR", "--reason", "-5", "--key", "-1").code == 0
+
+
 def test_a_key_of_another_grant_is_refused(folder: Folder) -> None:
     """With exit code 65."""
     folder.run(*GRANT)

@@ -66,3 +66,18 @@ def test_what_cannot_be_emitted(tmp_path: Path) -> None:
     is_refused(
         folder.run("emit", "x", "--payload", '{"api_key": "sk-123456789012345678901234"}'), 64, "secret_in_payload"
     )
+    for payload in ('{"a": 1, "a": 2}', "NaN", "no-such-file", '{"a": '):
+        ran = folder.run("emit", "x", "--payload", payload)
+        is_refused(ran, 64, "payload_invalid")
+        assert "--payload" in ran.err
+        assert "--input" not in ran.err
+
+
+def test_an_owner_has_a_name(tmp_path: Path) -> None:
+    """An empty one is refused before anything is made."""
+    folder = Folder(tmp_path).write(agent=GRAPH).configure(agent="./agent.py:graph")
+    is_refused(folder.run("submit", "agent", "--input", "{}", "--owner", ""), 64, "payload_invalid")
+    assert not (tmp_path / "everstep.db").exists()
+    folder.run("submit", "agent", "--input", '{"order": "17"}')
+    is_refused(folder.run("emit", "x", "--owner", ""), 64, "payload_invalid")
+    assert folder.run("signals", "--json").value["emitted"] == []
