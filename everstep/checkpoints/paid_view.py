@@ -31,7 +31,8 @@ def of(connection: Connection, job: Job) -> dict[str, Any] | None:
     """The paid work of a job; None if it has none (yet).
 
     `stage` is `submitting`, `unknown` (whether the provider took it), `working` (the provider is), `keeping` or
-    `presenting` what came of it, `asking` a person, `done` or `failed`.
+    `presenting` what came of it, `asking` a person, `cancelling` (a person ended the job, and the provider still has
+    the task), `done` or `failed`.
 
     Args:
         connection: A snapshot.
@@ -83,6 +84,9 @@ def _task(task: ProviderTask) -> dict[str, Any]:
 
 
 def _stage(job: Job, task: ProviderTask) -> str:
+    was_cancelled = job.status == "failed" and job.cancel_requested_at is not None
+    if was_cancelled and task.state == "pending" and task.job == job.public_id:
+        return "cancelling"
     if job.status in ("done", "failed"):
         return job.status
     return "asking" if job.status == "review" else _STAGES[task.state]

@@ -13,7 +13,7 @@ from everstep.cli.options import config_option, json_option, opened, store_optio
 from everstep.cli.provider_repairs import cancel_task, link_task, poll_task, reconcile_task
 from everstep.cli.views import print_json, text
 from everstep.clock import rfc3339
-from everstep.errors import PayloadInvalid
+from everstep.errors import PayloadInvalid, StoreNotFound
 
 if TYPE_CHECKING:
     from everstep.checkpoints.provider_events import StoredEvent
@@ -30,6 +30,7 @@ COLOURS = {
     "parked": "yellow",
     "applied": "green",
 }
+NO_FAULTS: dict[str, list[str]] = {"wrong": [], "warnings": []}
 MOST_REPLAYED = 10_000
 
 
@@ -47,16 +48,25 @@ def provider() -> None:
 @store_option
 @json_option
 def list_providers(config_path: Path, store_url: str, as_json: bool) -> None:
-    """List the providers that everstep.toml names, and how many of their tasks are unfinished."""
+    """List the providers that everstep.toml names, what is wrong with them, and how many tasks are unfinished.
+
+    A file or class that cannot be used is wrong; a variable that is not set may be set where workers run.
+    """
     from everstep.checkpoints import provider_health
     from everstep.graphs.policies import read_policies
 
     sections = read_policies(config_path).providers
-    with opened(store_url, create=True) as store:
-        now = store.clock.now_ms()
-        counts = store.read(lambda connection: provider_health.look(connection, now)).tasks
+    counts: dict[tuple[str, str], int] = {}
+    try:
+        with opened(store_url) as store:
+            now = store.clock.now_ms()
+            counts = dict(store.read(lambda connection: provider_health.look(connection, now)).tasks)
+    except StoreNotFound:
+        if not sections:  # a misspelled --store would look like an empty record
+            raise
     names = sorted({*sections, *(name for name, _ in counts)})
-    found = [_provider(name, sections.get(name), counts) for name in names]
+    faults = _faults(sections, config_path)
+    found = [{**_provider(name, sections.get(name), counts), **faults.get(name, NO_FAULTS)} for name in names]
     if as_json:
         print_json(found)
         return
@@ -64,6 +74,9 @@ def list_providers(config_path: Path, store_url: str, as_json: bool) -> None:
         click.echo("everstep.toml names no provider: [providers.NAME] does", err=True)
     for one in found:
         click.echo(_provider_line(one))
+        for level, colour in (("wrong", "red"), ("warnings", "yellow")):
+            for told in one[level]:
+                click.echo(f"  {click.style(level.removesuffix('s'), fg=colour)}: {text(told, 500)}")
 
 
 @provider.command(name="tasks")
@@ -196,6 +209,20 @@ def _replayed(store: Store, event: StoredEvent) -> StoredEvent:
 
     replay = partial(provider_events.replay, event=event, actor="replay", now=store.clock.now_ms())
     return store.write(replay).result().event
+
+
+def _faults(sections: dict[str, ProviderSection], config_path: Path) -> dict[str, dict[str, list[str]]]:
+    """What is wrong with each, and what may be."""
+    from everstep.runtime import examination
+
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in sections:
+        told = list(examination.providers(config_path, name))
+        levels = {"wrong": "wrong", "warning": "warnings"}
+        found[name] = {
+            to: [finding.detail for finding in told if finding.level == level] for level, to in levels.items()
+        }
+    return found
 
 
 def _provider(name: str, section: ProviderSection | None, counts: dict[tuple[str, str], int]) -> dict[str, Any]:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @click.command(name="reconcile")
 @click.argument("task_id", metavar="TASK")
 @click.option("--status", type=click.Choice(("succeeded", "failed")), required=True, help="How it ended.")
-@click.option("--result", metavar="JSON", help="What came of it, if it succeeded.")
-@click.option("--error", metavar="JSON|TEXT", help="Why it failed.")
+@click.option("--result", metavar="JSON", help="What came of it, if it succeeded; null: nothing.")
+@click.option("--error", metavar="JSON|TEXT", help="Why it failed, if it did.")
 @store_option
 @json_option
 def reconcile_task(
@@ -43,8 +43,13 @@ def reconcile_task(
 
     if (result if status == "failed" else error) is not None:
         raise PayloadInvalid("--result belongs to succeeded, --error to failed", next_step="leave one of them out")
+    if (result if status == "succeeded" else error) is None:
+        missing, what = ("--result", "what came of it; null: nothing") if status == "succeeded" else ("--error", "why")
+        raise PayloadInvalid(
+            f"a task that {status} needs {missing}: its end stands for ever", next_step=f"say {what}: {missing} '…'"
+        )
     given = None if result is None else parse_json(result, "--result")
-    why = None if status == "succeeded" else _error(error)
+    why = None if error is None else _error(error)
     with opened(store_url) as store:
         task = _find(store, task_id)
         said = ProviderStatus(status, result=given, error=why)  # type: ignore[arg-type]
@@ -93,7 +98,11 @@ def cancel_task(task_id: str, config_path: Path, store_url: str, as_json: bool) 
     """Ask the provider to end a task; it then is what the provider says, with its refund if that is failed."""
     from everstep.runtime import task_care
 
+    with opened(store_url) as store:
+        had_ended = _find(store, task_id).is_final
     _asked(task_care.cancel, task_id, config_path, store_url, as_json)
+    if had_ended:
+        click.echo("it had ended before: nothing was cancelled", err=True)
     return 0
 
 
@@ -135,10 +144,8 @@ def _find(store: Store, task_id: str) -> ProviderTask:
     return store.read(partial(provider_task.find, public_id=task_id))
 
 
-def _error(given: str | None) -> Any:
+def _error(given: str) -> Any:
     """An error as it was given: JSON, or words."""
-    if given is None:
-        return {"message": "a person said so"}
     try:
         return parse_json(given, "--error")
     except PayloadInvalid:

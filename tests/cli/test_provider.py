@@ -148,9 +148,34 @@ def test_a_person_ends_a_task(folder: Folder, store: Store) -> None:
     assert (done["state"], done["result"]) == ("succeeded", {"n": 1})
     unborn = task_of(store, "third", to="created")
     is_refused(
-        folder.run("provider", "reconcile", unborn.public_id, "--status", "failed"), 65, "provider_task_conflict"
+        folder.run("provider", "reconcile", unborn.public_id, "--status", "failed", "--error", "x"),
+        65,
+        "provider_task_conflict",
     )
     assert entries(store, unborn) == [("charge", -PRICE)]
+
+
+def test_an_end_needs_what_came_of_it(folder: Folder, store: Store) -> None:
+    """A success its result, if only null, and a failure its reason: what is forgotten could not be said later."""
+    task = task_of(store, to="pending")
+    for status, missing in (("succeeded", "--result"), ("failed", "--error")):
+        ran = folder.run("provider", "reconcile", task.public_id, "--status", status)
+        is_refused(ran, 64, "payload_invalid")
+        assert missing in ran.err
+    assert again(store, task).state == "pending"
+    done = folder.json("provider", "reconcile", task.public_id, "--status", "succeeded", "--result", "null")
+    assert (done["state"], done["result"]) == ("succeeded", None)
+
+
+def test_looking_makes_no_record(folder: Folder, tmp_path: Path) -> None:
+    """What everstep.toml names is listed without one; where it names nothing, there is nothing to look at."""
+    listed = folder.json("provider", "list", "--store", f"sqlite:///{tmp_path}/other.db")
+    assert [(one["name"], one["configured"], one["tasks"]) for one in listed] == [("films", True, {})]
+    empty = Folder(tmp_path / "empty")
+    empty.path.mkdir()
+    is_refused(empty.run("provider", "list"), 66, "store_not_found")
+    assert list(empty.path.iterdir()) == []
+    assert not (tmp_path / "other.db").exists()
 
 
 def test_a_person_finds_what_was_lost(folder: Folder, store: Store) -> None:
@@ -185,6 +210,7 @@ def test_a_task_is_asked_for_now_and_cancelled(folder: Folder, store: Store) -> 
     assert (cancelled["state"], cancelled["error"]) == ("failed", {"message": "cancelled"})
     assert entries(store, song) == [("charge", -PRICE), ("refund", PRICE)]
     assert folder.json("provider", "cancel", song.public_id) == cancelled
+    assert "nothing was cancelled" in folder.run("provider", "cancel", song.public_id).err
     says(folder, at_film={"state": "failed", "error": 1})
     assert folder.run("provider", "poll", film.public_id).code == 1
     lost = task_of(store, "lost", to="submission_unknown")

@@ -297,11 +297,13 @@ def test_a_cancelled_jobs_task_is_cancelled_and_settled_as_what_it_is(shop: Shop
     shop.store.cancel(waiting.public_id)
     job = shop.store.job(waiting.public_id)
     assert (job.status, balance(shop.store)) == ("failed", 1000 - PRICE)
+    assert shop.view(job)["paid"]["stage"] == "cancelling"
     (task,) = shop.store.read(provider_tasks.listed)
     asked_until(shop, lambda: any(row["kind"] == "provider" for row in shop.store.evidence(job)))
     if cancels:
         asked_until(shop, lambda: balance(shop.store) == 1000)
         assert shop.view(job)["paid"]["tasks"][0]["state"] == "failed"
+        assert shop.view(job)["paid"]["stage"] == "failed"
     else:
         (request,) = next(iter(shop.studio.submitted.values()))
         cast("dict[str, Any]", request)["prompt"] = "after 1"

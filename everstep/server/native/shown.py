@@ -94,7 +94,9 @@ class PaidTask(BaseModel):
 class Paid(BaseModel):
     """The paid work of a job: what an interface needs to show it again after a reload."""
 
-    stage: Literal["submitting", "unknown", "working", "keeping", "presenting", "asking", "done", "failed"]
+    stage: Literal[
+        "submitting", "unknown", "working", "keeping", "presenting", "asking", "cancelling", "done", "failed"
+    ]
     request: Any = Field(description="What the provider was asked for last.")
     price: dict[str, Any] | None = Field(description="Of the last task: `amount`, `currency`, `text`, `lines`, ….")
     charged: int = Field(description="In the currency's smallest unit.")
