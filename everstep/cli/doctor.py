@@ -30,7 +30,8 @@ def doctor(config_path: Path, store_url: str, deep: bool, as_json: bool) -> int:
     seconds = None if deep else examination.QUICK_S
     with redirect_stdout(sys.stderr):  # what a graph prints as it is imported is no finding
         findings = [*examination.environment(), *examination.look_inside(store_url, config_path, seconds)]
-        findings += [*examination.graphs_of(config_path), *examination.traces(), *examination.langfuse()]
+        findings += [*examination.graphs_of(config_path), *examination.providers(config_path)]
+        findings += [*examination.traces(), *examination.langfuse()]
     wrong = any(finding.level == "wrong" for finding in findings)
     if as_json:
         print_json({"ok": not wrong, "findings": [asdict(finding) for finding in findings]})

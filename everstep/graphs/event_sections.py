@@ -15,6 +15,7 @@ from everstep.checkpoints import deliveries
 from everstep.checkpoints.jobs import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY
 from everstep.credentials import names_secret
 from everstep.errors import WebhookInvalid
+from everstep.nodes.mistakes import spelled
 from everstep.nodes.providers.signatures import Algorithm, HmacScheme, StandardScheme
 from everstep.nodes.providers.templates import is_constant, is_place
 
@@ -52,8 +53,10 @@ def _webhook(given: str) -> str:
 
 
 Pointer = Annotated[str, AfterValidator(_pointer)]
-Variable = Annotated[str, Field(pattern=_VARIABLE)]
-Header = Annotated[str, Field(pattern=_HEADER), AfterValidator(str.lower)]
+Variable = Annotated[str, AfterValidator(spelled(_VARIABLE, "a variable's name is letters, digits and _"))]
+Header = Annotated[
+    str, AfterValidator(spelled(_HEADER, "a header's name is letters, digits and -")), AfterValidator(str.lower)
+]
 
 
 class WebhooksSection(_Strict):
@@ -179,7 +182,7 @@ class Hmac(_Strict):
         encoding: How it is written.
         timestamp_header: The header that tells when it was signed, seconds since the Unix epoch.
         signs: What is signed, with `{body}` and, if there is such a header, `{timestamp}`.
-        tolerance: How old, or how far ahead, it may be, seconds.
+        tolerance: How old, or how far ahead, it may be, seconds; where there is a time, 300 when omitted.
     """
 
     kind: Literal["hmac-sha256", "hmac-sha512", "hmac-sha1"]
@@ -189,7 +192,7 @@ class Hmac(_Strict):
     encoding: Literal["hex", "base64"] = "hex"
     timestamp_header: Header | None = None
     signs: str = "{body}"
-    tolerance: int = Field(default=300, ge=1, le=86_400)
+    tolerance: int | None = Field(default=None, ge=1, le=86_400)
 
     @model_validator(mode="after")
     def _signs_the_time(self) -> Hmac:
@@ -197,14 +200,15 @@ class Hmac(_Strict):
             raise ValueError("signs has to hold {body}, once")
         if self.signs.count("{timestamp}") != (self.timestamp_header is not None):
             raise ValueError("timestamp_header and {timestamp} in signs belong together: a time not signed is no proof")
+        if self.tolerance is not None and self.timestamp_header is None:
+            raise ValueError("tolerance says nothing without timestamp_header: no message tells when it was signed")
         return self
 
     def scheme(self) -> HmacScheme:
         """What is to be verified."""
         algorithm = cast(Algorithm, self.kind.removeprefix("hmac-"))
-        return HmacScheme(
-            self.header, self.prefix, self.encoding, algorithm, self.timestamp_header, self.signs, self.tolerance
-        )
+        signed = self.timestamp_header, self.signs, self.tolerance or 300
+        return HmacScheme(self.header, self.prefix, self.encoding, algorithm, *signed)
 
 
 class Token(_Strict):

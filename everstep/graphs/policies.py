@@ -24,10 +24,15 @@ from everstep.graphs import event_sections
 from everstep.graphs.event_sections import TriggerSection, WebhooksSection
 from everstep.graphs.provider_sections import NAME as PROVIDER_NAME
 from everstep.graphs.provider_sections import ProviderSection
+from everstep.nodes.mistakes import first_of, spelled
 
 FILE_NAME = "everstep.toml"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 """Names of schedules and triggers."""
+Name = Annotated[str, AfterValidator(spelled(NAME, "a name is letters, digits, ., - and _, 100 at most"))]
+ProviderName = Annotated[
+    str, AfterValidator(spelled(PROVIDER_NAME, "a provider's name is small letters, digits, - and _, 63 at most"))
+]
 
 AtLeastOne = Annotated[int, Field(ge=1)]
 
@@ -213,10 +218,10 @@ class Policies(_Strict):
     retention: RetentionSection = RetentionSection()
     prices: dict[str, PriceSection] = {}
     logs: LogsSection = LogsSection()
-    schedules: dict[Annotated[str, Field(pattern=NAME)], ScheduleSection] = {}
+    schedules: dict[Name, ScheduleSection] = {}
     webhooks: WebhooksSection = WebhooksSection()
-    triggers: dict[Annotated[str, Field(pattern=NAME)], TriggerSection] = {}
-    providers: dict[Annotated[str, Field(pattern=PROVIDER_NAME)], ProviderSection] = {}
+    triggers: dict[Name, TriggerSection] = {}
+    providers: dict[ProviderName, ProviderSection] = {}
 
     def limits(self) -> Limits:
         """How many jobs may run at once, over all workers."""
@@ -289,10 +294,10 @@ def read_policies(config_path: Path, graphs: Collection[str] | None = None) -> P
             _check_schedule(path, name, schedule)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where, said = first_of(error)
         known = ", ".join(_fields(first["loc"][:-1])) if first["type"] == "extra_forbidden" else ""
         advice = f"It may be one of: {known}." if known else "Correct it there."
-        raise _invalid(path, f"{where}: {first['msg']}", advice) from error
+        raise _invalid(path, f"{where}: {said}" if where else said, advice) from error
     except PayloadInvalid as error:
         raise _invalid(path, error.message, error.next_step) from error
     named = {f"graphs.{name}": name for name in policies.graphs}

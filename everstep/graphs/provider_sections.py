@@ -6,17 +6,19 @@ named by their variables and read from the environment when they are needed.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from everstep.credentials import without_secrets
 from everstep.errors import EverstepError, GraphLoadFailed, ProviderUnusable
 from everstep.graphs.configuration import GraphEntry, parse_target
 from everstep.graphs.event_sections import Hmac, StandardWebhooks, Variable
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 OPENAI = "https://api.openai.com/v1"
 NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 """Names of providers: they stand in addresses, `/webhooks/NAME`."""
+_CLASS = re.compile(r".+:[^\W\d][\w.]*")
+_LABEL = re.compile(r"[\w-]+")
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)/([smh])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -53,12 +57,22 @@ def per_second(rate: str) -> Fraction:
 
 
 def _address(given: str) -> str:
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+    try:
+        parts = urlsplit(given)
+        port = parts.port
+    except ValueError:
+        raise ValueError("the address has a port that is none, or a host in brackets that is none") from None
+    if " " in given or not given.isprintable():
+        raise ValueError("an address has no spaces, line ends or other control characters")
+    if parts.scheme not in ("http", "https") or not _is_host(parts.hostname or "") or port == 0:
         raise ValueError("an address begins with https:// and names a host")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise ValueError("an address holds no credentials, no ? and no #; name the key's variable by api_key_env")
     return given
+
+
+def _is_host(name: str) -> bool:
+    return ":" in name or all(_LABEL.fullmatch(label) for label in name.removesuffix(".").split("."))
 
 
 def _is_loopback(address: str) -> bool:
@@ -97,7 +111,7 @@ class ProviderSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     use: str = Field(min_length=1)
-    file: str | None = None
+    file: Annotated[str, Field(min_length=1)] | None = None
     work: Literal["responses", "videos"] | None = None
     base_url: Annotated[str, AfterValidator(_address)] | None = None
     api_key_env: Variable | None = None
@@ -109,9 +123,14 @@ class ProviderSection(BaseModel):
     burst: int = Field(default=1, ge=1, le=1000)
     poll_first: float = Field(default=2.0, gt=0, le=86_400)
     poll_most: float = Field(default=300.0, gt=0, le=86_400)
-    prices: str | None = None
+    prices: Annotated[str, Field(min_length=1)] | None = None
     webhook: Webhook | None = None
     options: dict[str, Any] = {}
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it is used by something that comes with Everstep, and no class of the user's own."""
+        return self.use in ("http", "openai")
 
     @property
     def key_env(self) -> str | None:
@@ -126,8 +145,8 @@ class ProviderSection(BaseModel):
             raise ValueError('use = "http" needs `base_url`')
         if self.use == "openai" and self.work is None:
             raise ValueError('use = "openai" needs `work`: "responses" or "videos"')
-        own = self.use not in ("http", "openai")
-        if own and ":" not in self.use:
+        own = not self.is_builtin
+        if own and not _CLASS.fullmatch(self.use):
             raise ValueError('use is "http", "openai", or a class such as "./provider.py:Provider"')
         misplaced = {
             "file": self.file is not None and self.use != "http",
@@ -220,22 +239,73 @@ def _caller(
 
 def _own(name: str, section: ProviderSection, folder: Path) -> Provider:
     """A provider of a class of the user's own, which is called with its name and the options."""
-    from everstep.graphs.importing import import_graph  # which imports LangGraph
-
+    kind = own_class(name, section, folder)
     try:
-        kind = import_graph(GraphEntry(name, parse_target(section.use, folder)), folder)
         provider: Provider = kind(name=name, **section.options)
-    except GraphLoadFailed as error:
-        raise _unusable(name, section, error.ids.get("exception") or error.message, error.next_step) from error
     except EverstepError:
         raise
     except Exception as error:
+        said = without_secrets(f"{type(error).__name__}: {error}")
+        raise _unusable(name, section, said, "correct its class or its options") from error
+    _require_methods(name, section, provider)
+    return provider
+
+
+def own_class(name: str, section: ProviderSection, folder: Path) -> Callable[..., Provider]:
+    """The class of the user's own that a provider is made of, or what else makes one; it is not called.
+
+    Args:
+        name: The provider's name.
+        section: Its section.
+        folder: Where `everstep.toml` is.
+
+    Raises:
+        ProviderUnusable: It cannot be loaded, does not take the name and the options, or lacks a method.
+    """
+    from everstep.graphs.importing import import_graph  # which imports LangGraph
+
+    try:
+        kind: Any = import_graph(GraphEntry(name, parse_target(section.use, folder)), folder)
+    except GraphLoadFailed as error:
+        raise _unusable(name, section, _why(error), "correct `use` in everstep.toml, or its file") from error
+    except EverstepError as error:
+        raise _unusable(name, section, error.message, 'write it as "./provider.py:Provider"') from error
+    if not callable(kind):
+        raise _unusable(name, section, "it is no class", "name a class, or a function that makes a provider")
+    try:
+        made_with = inspect.signature(_maker(kind))
+    except ValueError:  # of some classes of libraries nobody can tell
+        return cast("Callable[..., Provider]", kind)
+    try:
+        made_with.bind(name=name, **section.options)
+    except TypeError as error:
+        wants = ", ".join(["name", *section.options])
         raise _unusable(
-            name, section, f"{type(error).__name__}: {error}", "correct its class or its options"
+            name, section, f"TypeError: called with {wants}: {error}", "correct its class or its options"
         ) from error
+    if inspect.isclass(kind):
+        _require_methods(name, section, kind)
+    return cast("Callable[..., Provider]", kind)
+
+
+def _maker(kind: Callable[..., Any]) -> Callable[..., Any]:
+    """What is called to make a provider; a protocol without `__init__` has one that takes anything, and no more."""
+    if isinstance(kind, type) and kind.__init__ is Provider.__init__:
+        return object
+    return kind
+
+
+def _why(error: GraphLoadFailed) -> str:
+    cause = error.__cause__
+    if cause is None:  # it was imported, and has no such variable
+        return error.message.partition(": ")[2].rstrip(".")
+    where = f" (line {error.ids['line']} of {error.ids['file']})" if error.ids.get("file") else ""
+    return without_secrets(f"{type(cause).__name__}: {cause}{where}")
+
+
+def _require_methods(name: str, section: ProviderSection, provider: Any) -> None:
     if lacking := [one for one in ("submit", "query") if not callable(getattr(provider, one, None))]:
         raise _unusable(name, section, f"it has no {lacking[0]}", "subclass everstep.nodes.provider.Provider")
-    return provider
 
 
 def _unusable(name: str, section: ProviderSection, why: str, next_step: str) -> ProviderUnusable:

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from everstep.errors import PriceListInvalid
+from everstep.nodes.mistakes import spelled, told, unreadable
 
 MOST_DIGITS = 15
 """Digits of a number in a price list, before and behind its point together."""
@@ -135,7 +136,7 @@ class PriceList(_Strict):
     """
 
     version: Name
-    currency: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,15}$")]
+    currency: Annotated[str, AfterValidator(spelled(r"[A-Z][A-Z0-9_]{0,15}", "a currency is written EUR, or CREDITS"))]
     decimals: int = Field(default=2, ge=0, le=6)
     models: Annotated[dict[Name, Model], Field(min_length=1)]
 
@@ -152,22 +153,16 @@ def read_price_list(path: Path | str) -> PriceList:
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"), parse_float=Decimal)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _invalid(path, str(error)) from error
+        raise _invalid(path, unreadable(error)) from error
     try:
         return PriceList.model_validate(content)
     except ValidationError as error:
-        mistakes = [f"{_place(one['loc'])}: {_told(one)}" for one in error.errors()]
+        mistakes = [f"{_place(one['loc'])}: {told(one)}" for one in error.errors()]
         raise _invalid(path, "; ".join(mistakes), mistakes=mistakes) from error
 
 
 def _place(parts: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in parts if part != "[key]") or "the list"
-
-
-def _told(mistake: Any) -> str:
-    if mistake["type"] == "extra_forbidden":
-        return "there is no such field"
-    return str(mistake["msg"]).removeprefix("Value error, ")
 
 
 def _invalid(path: Path | str, what: str, **ids: Any) -> PriceListInvalid:

@@ -78,6 +78,36 @@ def _policies(store: Store, config_path: Path) -> Iterator[Finding]:
     yield from services(store, policies)
 
 
+def providers(config_path: Path, only: str | None = None) -> Iterator[Finding]:
+    """Whether all is there that providers of `everstep.toml` name; an `everstep.toml` that is none is told elsewhere.
+
+    Args:
+        config_path: The `langgraph.json` it stands beside.
+        only: The name of the one to look at; all when None.
+    """
+    from everstep.graphs.loader import GraphCatalogue
+    from everstep.graphs.policies import read_policies
+    from everstep.graphs.provider_faults import faults, in_environment
+
+    try:
+        sections = read_policies(config_path).providers
+        if sections:
+            GraphCatalogue.from_config(config_path).prepare()
+    except EverstepError:
+        return
+    for name, section in sections.items():
+        if only not in (None, name):
+            continue
+        found = [
+            Finding("provider", "wrong", f.message, f.next_step)
+            for f in faults(name, section, config_path.absolute().parent)
+        ]
+        for told, wrong in in_environment(section):
+            advice = "set it as the provider shows it" if wrong else "set it where workers and servers run"
+            found.append(Finding("provider", "wrong" if wrong else "warning", f"{name}: {told}", advice))
+        yield from found or [Finding("provider", "ok", f"{name}: {section.use}")]
+
+
 def _limits(config_path: Path) -> Limits | None:
     from everstep.graphs.policies import read_policies
 

@@ -26,7 +26,7 @@ from everstep.checkpoints.store import Store
 from everstep.errors import EverstepError, StoreTooNew, StoreUnavailable
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
-from everstep.graphs.provider_sections import providers_of
+from everstep.graphs.provider_faults import usable_providers
 from everstep.nodes.providers.registry import Providers
 from everstep.observability import metric_names
 from everstep.observability import tracing as tracing_module
@@ -119,7 +119,7 @@ class Worker:
         self._dead_legs = DeadLegs(self._tracing)
         self._randomness = randomness or random.Random()
         self._policies = policies or Policies()
-        self._providers = providers or providers_of(self._policies.providers, self._graphs.folder)
+        self._providers = providers or usable_providers(self._policies.providers, self._graphs)
         self._probes = Probes(store, self._policies, self._randomness)
         self._outage = RecordOutage()
         self._ends_with: EverstepError | None = None

@@ -15,7 +15,7 @@ from everstep.checkpoints.store import Store
 from everstep.graphs.http_configuration import Cors, HttpConfiguration, read_http
 from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
-from everstep.graphs.provider_sections import providers_of
+from everstep.graphs.provider_faults import usable_providers
 from everstep.nodes.providers.registry import Providers
 from everstep.observability.measures import NOTHING, Collected, Measures
 from everstep.observability.metric_names import OF_SERVERS
@@ -104,7 +104,7 @@ def create_app(
     streams = OpenStreams(Collected([page]), measures)
     app.state.metrics = page.registry
     app.state.served = Served(
-        store, graphs, policies, settings, http, streams, providers or providers_of(policies.providers, graphs.folder)
+        store, graphs, policies, settings, http, streams, providers or usable_providers(policies.providers, graphs)
     )
     app.state.auth_hook = _hook(graphs, http)
     failures.install(app)

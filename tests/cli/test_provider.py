@@ -15,6 +15,7 @@ from everstep.checkpoints.provider_status import ProviderEvent
 from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.store import Store
 from tests.cli.folder import Folder, is_refused
+from tests.support.events import HOOK_SECRET
 from tests.support.paid import DONE, PRICE, again, entries, task_of
 
 FILMS = """
@@ -102,6 +103,29 @@ def test_providers_are_listed(folder: Folder, store: Store) -> None:
     lines = folder.run("provider", "list").out
     assert "films  ./films.py:Films, at most 5/s, told at /webhooks/films; 1 pending" in lines
     assert "gone  not in everstep.toml: nobody asks it; 1 pending" in lines
+
+
+def test_what_is_wrong_with_a_provider_is_named(folder: Folder) -> None:
+    """By `provider list` and by `doctor`, which exits 1; a variable that is not set here is a warning."""
+    listed = folder.run("provider", "list", "--json").value
+    assert listed[0]["wrong"] == []
+    assert listed[0]["warnings"] == ["films: FILMS_SECRET, which holds its webhook's secret, is not set here"]
+    assert folder.run("doctor").code == 0
+    assert folder.run("provider", "list", "--json", FILMS_SECRET=HOOK_SECRET).value[0]["warnings"] == []
+    toml = folder.path / "everstep.toml"
+    toml.write_text(TOML.replace("./films.py", "./no.py") + 'prices = "nowhere.toml"\n')
+    ran = folder.run("provider", "list", FILMS_SECRET="not base64!!")
+    for said in ("providers.films.use: ", "there is no file", "providers.films.prices: ", "is not whsec_ and base64"):
+        assert said in ran.out
+    assert "Graph" not in ran.out
+    doctor = folder.run("doctor", "--json")
+    wrong = [one["detail"] for one in doctor.value["findings"] if one["level"] == "wrong"]
+    assert doctor.code == 1
+    assert len(wrong) == 2
+    for command in (("worker", "--until-idle"), ("server", "--port", "0")):
+        refused = folder.run(*command)
+        is_refused(refused, 78, "config_invalid")
+        assert "providers.films.use" in refused.err
 
 
 def test_tasks_are_listed_and_shown(folder: Folder, store: Store) -> None:

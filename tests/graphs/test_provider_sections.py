@@ -9,13 +9,36 @@ from pathlib import Path
 import pytest
 
 from everstep.errors import ConfigInvalid, EventRefused, ProviderNotFound, ProviderUnusable
+from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies, read_policies
+from everstep.graphs.provider_faults import usable_providers
 from everstep.graphs.provider_sections import providers_of
 from everstep.nodes.providers.http import HttpProvider
 from everstep.nodes.providers.openai import OpenAIProvider
 from everstep.nodes.providers.registry import Providers
 from tests.support.simulated import FOLDER
 
+BARE = """
+import os
+from everstep.nodes.provider import Provider
+
+class Bare(Provider):
+    async def submit(self, request, *, key): ...
+    async def query(self, provider_task_id): ...
+
+class Wants(Bare):
+    def __init__(self, name): ...
+
+class Good(Bare):
+    def __init__(self, name):
+        os.environ["A_KEY_THAT_IS_SET_ELSEWHERE"]
+
+class Deaf:
+    def __init__(self, name): ...
+    async def submit(self, request, *, key): ...
+
+number = 3
+"""
 HTTP = 'use = "http"\nfile = "provider.toml"\nbase_url = "https://api.example.com"\n'
 
 
@@ -65,21 +88,56 @@ def test_a_class_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        ("./missing.py:Own", "FileNotFoundError"),
+        ("./missing.py:Own", "FileNotFoundError: there is no file"),
         ("./broken.py:Own", "ZeroDivisionError"),
         ("./broken_options.py:Own", "TypeError"),
         ("./broken_options.py:Other", "has no 'Other'"),
         ("./broken_options.py:nothing", "it has no submit"),
+        ("./bare.py:Bare", "called with name"),
     ],
 )
 def test_a_class_that_cannot_be_made(tmp_path: Path, use: str, said: str) -> None:
     """What is wrong is named when it is needed; other providers work."""
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "broken_options.py").write_text("class Own:\n    pass\n\ndef nothing(name):\n    return name\n")
+    (tmp_path / "bare.py").write_text(BARE)
     providers = read(tmp_path, f'[providers.own]\nuse = "{use}"\n')
     with pytest.raises(ProviderUnusable) as caught:
         providers.get("own")
     assert said in caught.value.message
+    assert "Graph" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ('use = "./missing.py:Own"\n', "providers.x.use: the provider x (./missing.py:Own) cannot be made: FileNot"),
+        ('use = "./bare.py:Missing"\n', "has no 'Missing'"),
+        ('use = "./bare.py:Bare"\n', "called with name"),
+        ('use = "./bare.py:Wants"\noptions = {speed = 3}\n', "called with name, speed: got an unexpected"),
+        ('use = "./bare.py:number"\n', "it is no class"),
+        ('use = "./bare.py:Deaf"\n', "it has no query"),
+        (HTTP + 'prices = "nowhere.toml"\n', "providers.x.prices: "),
+        (HTTP + 'prices = "."\n', "it is a folder"),
+        (HTTP + 'prices = "provider.toml"\n', "version: it is missing"),
+    ],
+)
+def test_what_a_section_names_is_looked_at_when_a_worker_or_server_starts(
+    tmp_path: Path, section: str, said: str
+) -> None:
+    """A file or class that cannot be used is named with its place; nothing is made, so a key may be missing there."""
+    (tmp_path / "bare.py").write_text(BARE)
+    (tmp_path / "langgraph.json").write_text('{"graphs": {"a": "./bare.py:number"}}')
+    read(tmp_path, f"[providers.x]\n{section}")
+    sections = read_policies(tmp_path / "langgraph.json").providers
+    with pytest.raises(ConfigInvalid) as caught:
+        usable_providers(sections, GraphCatalogue.from_config(tmp_path / "langgraph.json"))
+    assert said in caught.value.message
+    assert "Graph" not in caught.value.message
+    good = {
+        "x": sections["x"].model_copy(update={"use": "./bare.py:Good", "prices": None, "file": None, "options": {}})
+    }
+    assert usable_providers(good, GraphCatalogue.from_config(tmp_path / "langgraph.json")).names == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +146,7 @@ def test_a_class_that_cannot_be_made(tmp_path: Path, use: str, said: str) -> Non
         ('use = "http"\n', "needs `file`"),
         ('use = "http"\nfile = "provider.toml"\n', "needs `base_url`"),
         ('use = "openai"\n', "needs `work`"),
-        ('use = "openai"\nwork = "poems"\n', "providers.x.work"),
+        ('use = "openai"\nwork = "poems"\n', "providers.x.work: it may be 'responses' or 'videos'"),
         ('use = "magic"\n', "use is"),
         (HTTP + 'work = "videos"\n', "work says nothing"),
         ('use = "./a.py:A"\nbase_url = "https://a.example"\n', "goes into options"),
@@ -96,11 +154,29 @@ def test_a_class_that_cannot_be_made(tmp_path: Path, use: str, said: str) -> Non
         (HTTP + 'rate = "0/s"\n', "5/s"),
         (HTTP + "burst = 0\n", "providers.x.burst"),
         (HTTP + "poll_first = 60\npoll_most = 1\n", "poll_most is shorter"),
-        (HTTP + 'webhook = {kind = "token", secret_env = "S"}\n', "providers.x.webhook"),
+        (
+            HTTP + 'webhook = {kind = "token", secret_env = "S"}\n',
+            "providers.x.webhook: 'kind' may be 'standard-webhooks'",
+        ),
         (HTTP + 'webhook = {kind = "hmac-sha256", secret_env = "S"}\n', "header"),
         (HTTP + 'api_key = "sk-1234567890"\n', "providers.x.api_key"),
         (HTTP.replace("https://", "https://user:pw@"), "credentials"),
         (HTTP.replace("https://", "ftp://"), "https://"),
+        (HTTP.replace("api.", "api ."), "no spaces"),
+        (HTTP.replace("api.example.com", ""), "names a host"),
+        (HTTP.replace("api.example.com", ":8090"), "names a host"),
+        (HTTP.replace("api.example.com", "a..b"), "names a host"),
+        (HTTP.replace("example.com", "example.com:x"), "a port that is none"),
+        (HTTP.replace('"provider.toml"', '""'), "providers.x.file: it is empty"),
+        (HTTP + 'prices = ""\n', "providers.x.prices: it is empty"),
+        (HTTP + 'api_key_env = "A B"\n', "providers.x.api_key_env: a variable's name is letters"),
+        (HTTP + "burst = true\n", "providers.x.burst: it is no whole number"),
+        (HTTP + "timeout = 0\n", "providers.x.timeout: it has to be more than 0"),
+        (HTTP + 'webhook = {secret_env = "S"}\n', "providers.x.webhook: it has to say 'kind'"),
+        (
+            HTTP + 'webhook = {kind = "hmac-sha256", secret_env = "S", header = "X-S", tolerance = 9}\n',
+            "tolerance says",
+        ),
         (HTTP.replace("https://", "http://") + 'api_key_env = "K"\n', "read on the way"),
         (HTTP.replace("provider.toml", "nowhere.toml"), "no such file"),
     ],
@@ -111,6 +187,8 @@ def test_a_mistake_is_named(tmp_path: Path, section: str, said: str) -> None:
         read(tmp_path, f"[providers.x]\n{section}")
     assert said in caught.value.message + caught.value.next_step
     assert "sk-1234567890" not in str(caught.value)
+    raw = ("Value error", "Input ", "String should", "Field required", "Extra inputs")
+    assert not any(words in caught.value.message for words in raw)
 
 
 def test_a_name_is_part_of_an_address(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     ("per_call = 0.005", "outputs = 2", "models.still: give one of per_second and per_call"),
     ("per_call = 0.005", "per_second = 1", "models.still: per_second needs duration"),
     ('currency = "EUR"', 'currency = "euro"', "currency: "),
-    ('version = "2026-11"', "", "version: Field required"),
+    ('version = "2026-11"', "", "version: it is missing"),
     ("least = 2, most = 10", "least = 12, most = 10", "models.clip-1.duration: most is less than least"),
     ("step = 2", "step = 0", "models.clip-1.duration.step: it is no number above 0"),
     ("outputs = 4", "outputs = 4.5", "models.clip-1.outputs: "),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from everstep.errors import ConfigInvalid
+from everstep.nodes.mistakes import first_of, unreadable
 from everstep.nodes.providers import templates
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -233,16 +234,15 @@ def read_description(path: Path) -> Description:
     try:
         text = path.read_text(encoding="utf-8-sig")
         content: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except FileNotFoundError:
-        raise _invalid(path, "there is no such file", "Correct `file` of the provider in everstep.toml.") from None
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise _invalid(path, str(error), "Correct it there.") from error
+    except OSError as error:
+        raise _invalid(path, unreadable(error), "Correct `file` of the provider in everstep.toml.") from error
+    except (ValueError, RecursionError) as error:
+        raise _invalid(path, unreadable(error), "Correct it there.") from error
     try:
         return Description.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
+        where, said = first_of(error)
         advice = "Correct it there."
         if first["type"] == "extra_forbidden":
             advice = f"It may be one of: {', '.join(_fields(first['loc'][:-1]))}."
