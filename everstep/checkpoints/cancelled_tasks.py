@@ -35,8 +35,10 @@ def let_go(connection: Connection, job: Job, *, now: int, actor: str) -> None:
         now: UTC milliseconds.
         actor: Who ended it.
     """
-    for task in provider_task.unfinished(connection, job=job.public_id):
-        task = _told_by_effect(connection, job, provider_task.lock(connection, task), now=now, actor=actor)
+    unfinished = provider_task.unfinished(connection, job=job.public_id)
+    held = [provider_task.lock(connection, task) for task in unfinished]  # all before an account, as everybody does
+    for task in held:
+        task = _told_by_effect(connection, job, task, now=now, actor=actor)
         if task.state == "created":
             error = {"code": "cancelled", "message": "its job was ended before it was submitted"}
             provider_tasks.withdraw(connection, task, error=error, actor=actor, now=now)

@@ -32,14 +32,18 @@ class TaskEnd(Body):
     """How a task ended, as a person found it."""
 
     status: Literal["succeeded", "failed"]
-    result: Any = Field(None, description="What came of it, if it succeeded.")
-    error: Any = Field(None, description="Why it failed, if it did.")
+    result: Any = Field(None, description="What came of it, if it succeeded; null: nothing.")
+    error: Any = Field(None, description="Why it failed, if it did; or `reason` says it.")
     reason: Text | None = Field(None, max_length=1_000, description="How that is known.")
 
     @model_validator(mode="after")
     def _fits(self) -> TaskEnd:
         if (self.result if self.status == "failed" else self.error) is not None:
             raise ValueError("a result belongs to succeeded, an error to failed")
+        if self.status == "succeeded" and "result" not in self.model_fields_set:
+            raise ValueError("a success needs its result; null: nothing came of it")
+        if self.status == "failed" and self.error is None and not (self.reason or "").strip():
+            raise ValueError("a failure needs an error or a reason")
         return self
 
 
