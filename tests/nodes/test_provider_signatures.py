@@ -91,7 +91,7 @@ def test_without_a_secret_nothing_is_genuine(scheme: Scheme) -> None:
 def test_a_secret_that_is_none_is_not_told() -> None:
     """Standard Webhooks wants base64; what is there instead is in no message."""
     for given in (standard(), {}):
-        for secret in ("hunter2-is-no-base64", "not base64!!", "hunter2!", "whsec_", "whsec_hunter2"):
+        for secret in ("hunter2-is-no-base64", "not base64!!", "hunter2!", "hunter2!!x", "whsec_", "whsec_hunter2"):
             with pytest.raises(ProviderUnusable, match="not whsec_ and base64: SECRET") as caught:
                 check(StandardScheme(), given, secret)
             assert "hunter2" not in str(caught.value)
