@@ -6,7 +6,7 @@ import asyncio
 import getpass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 @store_option
 @json_option
 def reconcile_task(
-    task_id: str, status: str, result: str | None, error: str | None, store_url: str, as_json: bool
+    task_id: str,
+    status: Literal["succeeded", "failed"],
+    result: str | None,
+    error: str | None,
+    store_url: str,
+    as_json: bool,
 ) -> None:
     """Say how a task ended, in the provider's place; a failure refunds its charge, once.
 
@@ -52,7 +57,7 @@ def reconcile_task(
     why = None if error is None else _error(error)
     with opened(store_url) as store:
         task = _find(store, task_id)
-        said = ProviderStatus(status, result=given, error=why)  # type: ignore[arg-type]
+        said = ProviderStatus(status, result=given, error=why)
         repair = partial(task_care.repair, task=task, status=said, now=store.clock.now_ms(), by=me())
         found = store.write(repair).result()
     _tell(found.task, as_json, "" if found.changed else "; so it was before")

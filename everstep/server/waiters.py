@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Generic, TypeVar
@@ -47,7 +48,7 @@ class Waiter:
         return self._woken.is_set()
 
 
-class Waiters(Generic[Key]):
+class Waiters(ABC, Generic[Key]):
     """Wakes those who wait; what is looked at is said by `_look`.
 
     Args:
@@ -86,13 +87,13 @@ class Waiters(Generic[Key]):
     def _begin(self) -> None:
         """The first one waits."""
 
+    @abstractmethod
     async def _look(self, poll_s: float) -> float:
         """Look at the record, and say what was seen; how long nothing need be looked at though nothing is heard.
 
         Args:
             poll_s: How often to look where nobody can be heard.
         """
-        raise NotImplementedError
 
     def _saw(self, key: Key, newest: int) -> None:
         """What the newest of a key is; whoever waits for it is woken if that is news."""
