@@ -5,13 +5,15 @@ carry a
 subject: `effect.called:git.push`. Without the variable, and without an observer, a point costs two comparisons.
 
 Points, in the order of a job's life: `job.claimed`, `checkpoint.before_put`, `checkpoint.after_put`,
-`writes.after_put`, `effect.intended`, `effect.called`, `effect.confirmed`; of a job with an acceptance, when its graph
+`writes.after_put`, `effect.intended`, `effect.called` (its function returned) or `effect.raised`,
+`effect.confirmed`; of a job with an acceptance, when its graph
 has finished, `acceptance.before` and `acceptance.verified`; `job.before_settle`, `job.settled`; and
 `dead_letter.sent`, when the webhook took the message that a job failed. Of a webhook `webhook.sent`, when it took a
 message; of a trigger `trigger.stored` and `trigger.handled`, when its event was; of a provider
 `provider.polled`, when it answered how a task is, and `provider.told`, when it sent an event that is genuine, and
 nothing of that is stored. The workers of `everstep crash-test`
-have one more: `node.finished`, when a node's body has ended and nothing of it is stored.
+have two more: `node.finished`, when a node's body has ended and nothing of it is stored, and `effect.touched`, when an
+effect's function has touched the world and not ended.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ MAX_SEED = 2**31 - 1
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long a run may take.",
+    help="How long a run may take at most.",
 )
 @click.option(
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep the records and logs of all runs there."

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from everstep.runtime.crash_test.report import Report
 
 COLOURS = {"held": "green", "asks": "magenta", "differs": "bold red", "hung": "bold red", "not reached": "yellow"}
+SETTLES = {"probe": " (probe)", "key": " (may repeat)", "person": " (a person)"}
+"""What settles an effect after a kill."""
+
 MOST_SHOWN = 20
 
 
@@ -109,8 +112,9 @@ class Screen:
                 again.update(result.ran_again)
             settled = Counter(_settlement(effect) for result in results for effect in result.effects)
             attempts = sorted({result.attempts for result in results if result.outcome != "not reached"})
+            settles = SETTLES.get(results[0].point.settles, "")
             table.add_row(
-                Text(kind),
+                Text.assemble(kind, (settles, "dim")),
                 str(len(results) - counts["not reached"]),
                 Text(str(counts["held"]), style=COLOURS["held"] if counts["held"] else "dim"),
                 Text(str(counts["asks"]), style=COLOURS["asks"] if counts["asks"] else "dim"),
@@ -167,6 +171,11 @@ class Screen:
                 f"· effect {effect} asked a person after {count} kills: it has no probe and is not idempotent, so"
                 " nobody else can know whether it happened",
                 "magenta",
+            )
+        if report.unseen_inside:
+            self._say(
+                f"· killed before and after, not within, as nothing they do was seen: {_some(report.unseen_inside)}",
+                "yellow",
             )
         notes = Counter(note for result in report.results for note in result.notes)
         for note, count in notes.most_common(MOST_SHOWN):

@@ -288,6 +288,7 @@ def _call(
     try:
         result = yield Call(lambda: call(entry.key))
     except Exception as error:
+        crash.point("effect.raised", declaration.name, (entry.key, declaration))
         untouched = attempt.surely_not_sent(error) and not calling.composite
         if isinstance(error, (EffectRejected, GraphInterrupt, NotBegun)) or untouched:
             return (yield _reject(attempt, declaration, entry, "call", error)), error

@@ -27,6 +27,7 @@ def test_a_right_graph_holds_at_every_point(crash_tested: Test) -> None:
         "node.finished:thank",
         "writes.after_put",
         "effect.intended:ledger.write",
+        "effect.touched:ledger.write",
         "effect.called:ledger.write",
         "effect.confirmed:ledger.write",
         "job.before_settle",
@@ -69,20 +70,83 @@ def test_an_effect_nobody_can_look_at_asks_a_person(crash_tested: Test) -> None:
     """Without probe or idempotency key an interrupted effect is a review: right, and answered by what was seen."""
     report = crash_tested("blind", "effect.")
     assert report.held
-    assert [result.notes for result in report.results] == [[]] * len(report.results)  # nothing had to be guessed
+    (half,) = [result for result in report.results if result.notes]
+    assert half.point.label == "effect.touched:ledger.write_blindly@1"  # opened, and nothing written: a guess is wrong
+    assert half.notes == ["{run}/ledger: missing 'thanked' (an effect's outcome or result had to be guessed)"]
     outcomes = {result.point.label: (result.outcome, result.asked) for result in report.results}
     assert outcomes["effect.intended:ledger.write_blindly@1"] == ("asks", ["ledger.write_blindly"])
     assert outcomes["effect.called:ledger.write_blindly@1"] == ("asks", ["ledger.write_blindly"])
     assert outcomes["effect.confirmed:ledger.write_blindly@1"] == ("held", [])
     assert outcomes["effect.called:ledger.write@1"] == ("held", [])
+    assert outcomes["effect.touched:ledger.write_blindly@1"] == ("asks", ["ledger.write_blindly"])
+    assert outcomes["effect.touched:ledger.write_blindly@2"] == ("asks", ["ledger.write_blindly"])
+    settles = {result.point.kind: result.point.settles for result in report.results}
+    assert settles["effect.touched:ledger.write_blindly"] == "person"
+    assert settles["effect.touched:ledger.write"] == "probe"
 
 
 def test_a_probe_that_does_not_see_is_found(crash_tested: Test) -> None:
-    """An effect whose function returned, and is called again because its probe says that it did not happen, fails."""
-    report = crash_tested("misjudged", "effect.called:ledger.write_misjudged")
-    (result,) = report.results
-    assert result.outcome == "differs"
-    assert result.problems[0].startswith("effect ledger.write_misjudged happened 2 times: its probe did not see")
+    """An effect that was done, and is called again because its probe says that it did not happen, fails."""
+    where = "ledger.write_misjudged"
+    report = crash_tested("misjudged", f"effect.called:{where}", f"effect.touched:{where}")
+    opened, written, returned = report.results
+    assert (opened.outcome, written.outcome, returned.outcome) == ("held", "differs", "differs")
+    for result in (written, returned):
+        assert result.problems[0].startswith("effect ledger.write_misjudged happened 2 times: its probe did not see")
+
+
+def test_a_probe_that_sees_what_is_not_there_is_found(crash_tested: Test) -> None:
+    """A probe that lies: what was not begun, or only begun, counts as done, and the world lacks it."""
+    report = crash_tested("credulous", "effect.intended:ledger.write_c", "effect.touched:ledger.write_c")
+    intended, opened, written = report.results
+    assert intended.problems == opened.problems == ["{run}/ledger: missing 'thanked'"]
+    assert written.outcome == "held"
+
+
+def test_a_probe_that_looks_at_half_is_found_by_a_kill_inside(crash_tested: Test) -> None:
+    """Between the two things an effect does its worker is killed; before and after it the probe is right."""
+    report = crash_tested("half_seen", "effect.intended:ledger.write_b", "effect.t", "effect.called:ledger.write_b")
+    outcomes = {result.point.label: result.outcome for result in report.results if "_both" in result.point.label}
+    assert outcomes == {
+        "effect.intended:ledger.write_both@1": "held",
+        "effect.touched:ledger.write_both@1": "held",
+        "effect.touched:ledger.write_both@2": "differs",
+        "effect.touched:ledger.write_both@3": "differs",
+        "effect.touched:ledger.write_both@4": "held",
+        "effect.called:ledger.write_both@1": "held",
+    }
+    (between,) = [result for result in report.results if result.point.label == "effect.touched:ledger.write_both@2"]
+    assert between.problems == ["{run}/copies is missing"]
+    assert between.point.after.startswith("close of '{run}/ledger'  tests/support/crash_test_graphs.py:")
+
+
+def test_what_an_effect_does_is_a_crash_point(crash_tested: Test) -> None:
+    """Files, renames, processes, sockets and commits, in threads and on the event loop; a kill after each holds."""
+    report = crash_tested("doing", "effect.touched", "effect.raised")
+    seen = {result.point.label: result.point.after.partition("  ")[0] for result in report.results}
+    assert seen == {
+        "effect.touched:file.refuse@1": "open('{run}/asked') for writing",
+        "effect.raised:file.refuse@1": "",
+        "effect.touched:database.add@1": "commit",
+        "effect.touched:shop.tell@1": "open('{run}/order.new', 'w')",
+        "effect.touched:shop.tell@2": "close of '{run}/order.new'",
+        "effect.touched:shop.tell@3": "os.rename('{run}/order.new', '{run}/order')",
+        "effect.touched:shop.tell@4": "process ended: ['touch', '{run}/told']",
+        "effect.touched:shop.tell@5": "sendall",
+        "effect.touched:file.write_by_threads@1": "open('{run}/in-thread', 'w')",
+        "effect.touched:file.write_by_threads@2": "close of '{run}/in-thread'",
+        "effect.touched:file.write_by_threads@3": "open('{run}/on-loop', 'w')",
+        "effect.touched:file.write_by_threads@4": "close of '{run}/on-loop'",
+    }
+    assert report.held
+    assert report.unseen_inside == []
+
+
+def test_what_is_done_often_at_one_line_is_two_points(crash_tested: Test) -> None:
+    """The first and the last of forty touches; and an effect that may be called again is not told for it."""
+    report = crash_tested("often", "effect.touched:ledger.write_often")
+    assert [result.point.label.partition("@")[2] for result in report.results] == ["1", "40"]
+    assert not any("happened" in problem for result in report.results for problem in result.problems)
 
 
 def test_questions_are_answered_alike_in_every_run(crash_tested: Test) -> None:
@@ -128,7 +192,8 @@ def test_a_backoff_does_not_delay_a_test(crash_tested: Test) -> None:
 def test_a_run_that_hangs_is_bounded(crash_tested: Test) -> None:
     """A worker that never ends after a crash is killed when the time is up."""
     (result,) = crash_tested("hanging", "node.finished", allow=("open",), seconds=3.0).results
-    assert (result.outcome, result.problems) == ("hung", ["it was not over after 3 s"])
+    said = "it was not over after 3 s; worker 1 was last seen at work"
+    assert (result.outcome, result.problems) == ("hung", [said])
 
 
 def test_a_worker_that_ends_oddly_is_told(crash_tested: Test) -> None:

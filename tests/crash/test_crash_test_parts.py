@@ -123,6 +123,15 @@ def test_points_are_counted_over_the_whole_run_and_in_each_worker() -> None:
     assert [point.worker for point in points] == [0, 0, 0, 0, 1, 1]
 
 
+def test_of_touches_at_one_line_the_first_and_the_last_are_points() -> None:
+    """A loop is two points, in each call of the effect; their names count all the same."""
+    at = {"event": "point", "name": "effect.touched", "subject": "e", "what": "send", "where": "a.py:1 in f"}
+    told = [{**at, "key": "one"}] * 5 + [{**at, "key": "other"}] * 3 + [{**at, "key": "other", "where": ""}]
+    found = passed([told])
+    assert [point.local for point in found] == [1, 5, 6, 8, 9]
+    assert [point.after for point in found][-2:] == ["send  a.py:1 in f", "send"]
+
+
 def test_a_draw_is_repeated_by_its_seed() -> None:
     """The same seed draws the same points, in whatever order threads pass them; another seed draws others."""
     points = passed([trace(*"abcdefghijklmnopqrstuvwxyz")])

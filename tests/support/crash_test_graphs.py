@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import operator
 import os
@@ -51,6 +52,74 @@ def written(place: str, line: str) -> str | None:
 record = effect("ledger.write", probe=written)(write)
 record_blindly = effect("ledger.write_blindly")(write)
 record_misjudged = effect("ledger.write_misjudged", probe=lambda place, line: None)(write)
+record_credulous = effect("ledger.write_credulous", probe=lambda place, line: line)(write)
+
+
+def write_twice(place: str, line: str) -> str:
+    """Do two things: a line in the ledger, and a copy of it for the accountant."""
+    write(place, line)
+    with open(f"{place}/copies", "a") as copies:
+        copies.write(line + "\n")
+    return line
+
+
+def write_often(place: str, line: str) -> str:
+    """Do the same thing many times, at one line."""
+    for _ in range(20):
+        write(place, line)
+    return line
+
+
+record_both = effect("ledger.write_both", probe=written)(write_twice)  # a probe that looks at the first half only
+record_often = effect("ledger.write_often", idempotent=True)(write_often)
+
+
+@effect("database.add", probe=lambda place: _rows(place) or None)
+def _add_row(place: str) -> int:
+    """Do something in a database: half of it is taken back by a crash."""
+    connection = sqlite3.connect(f"{place}/data.db")
+    connection.execute("CREATE TABLE IF NOT EXISTS sales (item TEXT)")
+    connection.execute("INSERT INTO sales VALUES ('A17')")
+    connection.commit()
+    connection.close()
+    return 1
+
+
+def _rows(place: str) -> int:
+    with contextlib.closing(sqlite3.connect(f"{place}/data.db")) as connection:
+        found = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        return connection.execute("SELECT count(*) FROM sales").fetchone()[0] if found else 0
+
+
+@effect("shop.tell", idempotent=True)
+def _tell(place: str) -> str:
+    """Do something by other means: a file that is renamed, a process, a socket."""
+    Path(place, "order.new").write_text("A17")
+    os.replace(f"{place}/order.new", f"{place}/order")
+    subprocess.run(["touch", f"{place}/told"], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as line:
+        line.sendall(b"A17")
+    return "told"
+
+
+@effect("file.write_by_threads", idempotent=True)
+async def _write_by_threads(place: str) -> int:
+    await asyncio.to_thread(Path(place, "in-thread").write_text, "1")
+    await asyncio.sleep(0)
+    Path(place, "on-loop").write_text("1")
+    return 1
+
+
+@effect("file.refuse", idempotent=True)
+def _refuse(place: str) -> int:
+    Path(place, "asked").touch()
+    raise ConnectionRefusedError("nobody listens there")
+
+
+async def _do_node(state: State) -> Any:
+    with contextlib.suppress(ConnectionRefusedError):
+        _refuse(state["place"])
+    return {"log": [_add_row(state["place"]), _tell(state["place"]), await _write_by_threads(state["place"])]}
 
 
 def shop(thank: Callable[[str, str], str]) -> Any:
@@ -211,9 +280,11 @@ refused = one(_refused_at_first)
 hanging, exiting, failing = one(_hang_when_again), one(_exit_when_again), one(_raise)
 behaving, behaving_in_effects = one(_behave), one(_behave_in_effects)
 starting, connecting, replacing = one(_start), one(_connect), one(_replace)
+credulous, half_seen, often = shop(record_credulous), shop(record_both), shop(record_often)
+doing = one(_do_node)
 own_thread, executor = one(_write_in_own_thread), one(_write_in_executor)
 NAMES = [
     *("right", "wrong", "blind", "misjudged", "asking", "differing", "early_or_late", "remembering", "hanging"),
     *("exiting", "failing", "behaving", "behaving_in_effects", "starting", "connecting", "replacing", "own_thread"),
-    *("executor", "refused"),
+    *("executor", "refused", "credulous", "half_seen", "often", "doing"),
 ]

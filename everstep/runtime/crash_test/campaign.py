@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,9 @@ from everstep.runtime.crash_test.world import Snapshot
 QUESTIONS = ("interrupt", "breakpoint")
 """Kinds of reviews an uninterrupted run may open; any other means that it does not finish by itself."""
 
+PATIENCE_S, PATIENCE = 60.0, 10
+"""A run with a crash hangs if it takes so many seconds more than so many times an uninterrupted one."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -43,7 +46,7 @@ class Plan:
         world: Files and folders to put back before each run and to compare after it.
         allow: Texts of touches that are fine.
         jobs: How many runs at once; with `world` it is one.
-        seconds: How long a run may take.
+        seconds: How long a run may take at most.
         keep: Folder for records and logs of all runs; None: they are removed.
         postgres: URL of a database in which each run gets a schema; None: each gets a file.
         credit: Currencies in which the job's owner has plenty, in each run's record.
@@ -108,7 +111,9 @@ def crash_test(plan: Plan, listener: Listener | None = None, *, servers: Sequenc
                 next_step=f"it passes: {', '.join(dict.fromkeys(point.kind for point in passed))}",
             )
         tell.chosen(len(chosen), len(passed))
-        kills = _kill(plan, setting, reference, script, chosen, folder, tell)
+        longest = max(run.seconds for run in (reference.run, *reference.again))
+        bounded = replace(setting, seconds=min(plan.seconds, PATIENCE_S + PATIENCE * longest))
+        kills = _kill(plan, bounded, reference, script, chosen, folder, tell)
         if any(kill.differing for kill in kills):
             # The first two may have agreed by chance, such as on the second of the day.
             reference.again.append(_once_more(setting, script, folder / "uninterrupted-3", tell))

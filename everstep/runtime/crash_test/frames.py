@@ -62,18 +62,19 @@ def in_node() -> bool:
     return any(_is_node(code) for code, _ in _stack())
 
 
-def look(event: str) -> Maker:
+def look(event: str, *, in_effect: bool = False) -> Maker:
     """Whose code raised the audit event that is being handled.
 
     Args:
         event: Its name.
+        in_effect: An effect is being called: look no further than its function, and do not take it for harmless.
     """
     innermost = ""
     own: list[tuple[CodeType, int]] = []
     other: list[tuple[CodeType, int]] = []
     for code, line in _stack():
         file = code.co_filename
-        if _is_node(code):
+        if _is_node(code) or (in_effect and file.startswith(_OURS)):
             break
         if _is_harmless(code, event):
             return Maker(harmless=True, own=False, library=False, where="")

@@ -46,6 +46,14 @@ class Reference:
         """Whether all were asked the same."""
         return all(_questions(other) == _questions(self.run) for other in self.again)
 
+    def touches_of(self, effect: EffectSeen) -> int:
+        """How often the function of the same effect touched the world in the uninterrupted run."""
+        touched = self.run.touched()
+        for seen in self.run.effects:
+            if (seen.name, seen.arguments) == (effect.name, effect.arguments):
+                return touched[seen.key]
+        return 0
+
     def result_of(self, effect: EffectSeen | None) -> Any:
         """What the same effect returned in the uninterrupted run; `MISSING` if that is not known, or not JSON."""
         for seen in self.run.effects:
@@ -83,8 +91,8 @@ class PointResult:
 class Witness:
     """The person of a run with a crash: repeats the first run's answers, and knows of effects what the tester saw.
 
-    The tester saw whether an effect's function had returned when the worker was killed. That it had begun and not
-    returned can happen to effects beside the killed one: those are guessed to have happened.
+    The tester saw whether an effect's function had returned when the worker was killed. One that had begun and not
+    returned may have happened, or half: it is guessed to have happened.
     """
 
     def __init__(self, reference: Reference, replay: Replay) -> None:
@@ -161,19 +169,31 @@ def _state(reference: Reference, run: Run) -> list[str]:
 
 
 def _effects(reference: Reference, run: Run) -> list[str]:
-    """Effects that are missing or too many, unsettled, or whose function returned twice though nothing allows that."""
+    """Effects that are missing or too many, unsettled, or that were done twice though nothing allows that."""
     problems: list[str] = []
     if not run.ended and run.status == reference.run.status:
         problems += _counted(reference, run)
-    declared = run.declared()
+    declared, began, happened = run.declared(), run.began(), _happened(reference, run)
     for effect in run.effects:
-        returned = run.returned()[effect.key]
-        if returned > 1 and not declared[effect.key]["idempotent"]:
-            why = (
-                "its probe did not see that it had happened" if declared[effect.key]["probe"] else "it was called again"
-            )
-            problems.append(f"effect {effect.name} happened {returned} times: {why}")
+        if (about := declared.get(effect.key)) is None or about["idempotent"]:
+            continue
+        if happened[effect.key] > 1:
+            why = "its probe did not see that it had happened" if about["probe"] else "it was called again"
+            problems.append(f"effect {effect.name} happened {happened[effect.key]} times: {why}")
+        elif not about["probe"] and began[effect.key] > 1 + run.denied()[effect.key]:
+            problems.append(f"effect {effect.name} was called {began[effect.key]} times, and nobody was asked")
     return problems
+
+
+def _happened(reference: Reference, run: Run) -> Counter[str]:
+    """How often each effect was done, by key: its function returned, or did all it does and was killed then."""
+    happened = run.returned()
+    for effect in run.effects:
+        full, touched = reference.touches_of(effect), run.touched()[effect.key]
+        interrupted = run.began()[effect.key] - run.ended_calls()[effect.key]
+        if full and interrupted and touched >= full * (happened[effect.key] + interrupted):
+            happened[effect.key] += interrupted
+    return happened
 
 
 def _counted(reference: Reference, run: Run) -> list[str]:

@@ -21,6 +21,7 @@ from everstep.checkpoints.store import Store
 from everstep.runtime.crash_test import money
 from everstep.runtime.crash_test.answers import BY, Answer, asked
 from everstep.runtime.crash_test.fork_client import ForkServer
+from everstep.runtime.crash_test.inside import POINT
 from everstep.runtime.crash_test.money import Paid
 from everstep.runtime.crash_test.order import Order
 from everstep.runtime.crash_test.points import Point, Trace
@@ -59,13 +60,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Asked:
-    """A review and how it was answered; `guessed` when nobody could know whether an effect had happened."""
+    """A review and how it was answered; `guessed` when nobody could know if the effect of this key had happened."""
 
     kind: str
     question: str
     effect: str
     answer: Answer
     guessed: bool = False
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,23 @@ class Run:
     def returned(self) -> Counter[str]:
         """How often each effect's function returned, by the effect's key."""
         return Counter(str(event["key"]) for event in self._points("effect.called"))
+
+    def began(self) -> Counter[str]:
+        """How often each effect's function was called, by the effect's key."""
+        return Counter(str(event["key"]) for event in self._points("effect.intended"))
+
+    def ended_calls(self) -> Counter[str]:
+        """How often each effect's function returned or raised, by the effect's key."""
+        return self.returned() + Counter(str(event["key"]) for event in self._points("effect.raised"))
+
+    def denied(self) -> Counter[str]:
+        """How often the person said of each effect that it had not happened, by the effect's key."""
+        told = (asked for asked in self.asked if asked.kind == "effect" and asked.answer.decision == "reject")
+        return Counter(asked.key for asked in told)
+
+    def touched(self) -> Counter[str]:
+        """How often each effect's function was seen to touch the world, by the effect's key."""
+        return Counter(str(event["key"]) for event in self._points(POINT))
 
     def declared(self) -> dict[str, dict[str, Any]]:
         """How each effect that was called is declared (`idempotent`, `probe`), by key."""
@@ -210,12 +229,20 @@ def _work(
         run.killed = True
         return True
     if ended.timed_out:
-        run.timed_out, run.ended = True, f"it was not over after {setting.seconds:g} s"
+        run.timed_out = True
+        run.ended = f"it was not over after {setting.seconds:g} s; {_last_seen(number, run.traces[-1])}"
         return False
     if ended.code != 0:
         run.ended = f"the worker's process ended with code {ended.code}: {_last_line(run.folder / 'worker.log')}"
         return False
     return True
+
+
+def _last_seen(number: int, trace: Trace) -> str:
+    """Where a worker was heard of last."""
+    last = trace[-1] if trace else {}
+    words = ":".join(str(last[name]) for name in ("name", "subject", "node") if last.get(name))
+    return f"worker {number} was last seen at {words or 'its start'}"
 
 
 def _hurry(store: Store) -> None:
@@ -237,7 +264,8 @@ def _answer(store: Store, run: Run, review: Review, job: Job, person: Person) ->
     extra = {} if answer.value is MISSING else {"value": answer.value}
     store.answer(review.public_id, answer.decision, reason=answer.reason, by=BY, **extra)
     effect = str(review.value["effect"]) if review.kind == "effect" else ""
-    run.asked.append(Asked(review.kind, asked(review, str(run.place)), effect, answer, guessed))
+    key = review.subject if review.kind == "effect" else ""
+    run.asked.append(Asked(review.kind, asked(review, str(run.place)), effect, answer, guessed, key))
 
 
 def _look(run: Run, store: Store, job: Job) -> None:

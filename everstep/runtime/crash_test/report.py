@@ -63,6 +63,13 @@ class Report:
     unused_answers: list[str] = field(default_factory=list[str])
 
     @property
+    def unseen_inside(self) -> list[str]:
+        """Effects of which nothing could be seen while they ran: they were killed before and after, not within."""
+        run = self.reference.run
+        touched = run.touched()
+        return sorted({str(event["subject"]) for key, event in run.declared().items() if not touched[key]})
+
+    @property
     def held(self) -> bool:
         """Whether some worker was killed, nothing differed, and no node touches the world outside an effect."""
         outcomes = {result.outcome for result in self.results}
@@ -120,6 +127,7 @@ class Report:
                 "questions": not self.reference.stable_questions,
             },
             "touches": [{**asdict(touch), "fails": touch.fails} for touch in self.touches],
+            "unseen_inside": self.unseen_inside,
             "unused_answers": self.unused_answers,
             "points": [_point(result) for result in self.results],
         }
@@ -159,6 +167,7 @@ def _point(result: PointResult) -> dict[str, Any]:
     return {
         "point": result.point.label,
         "after": result.point.after,
+        "settles": result.point.settles,
         "worker": result.point.worker,
         "crash_at": result.point.crash_at,
         "outcome": result.outcome,

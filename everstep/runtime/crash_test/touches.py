@@ -1,5 +1,7 @@
 """An audit hook that notices when a node touches the outside world and no effect is under way.
 
+What an effect touches is its own business, and a place to kill it (`inside`).
+
 What counts: files written, removed or renamed, processes started; connections and databases are told apart, because
 nobody can see there whether something was read or done. What does not count: the record, imports and their bytecode,
 files made by `tempfile`, caches, logging, exporters of traces, and folders made.
@@ -23,6 +25,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from everstep.nodes.attempt import Attempt, current
 from everstep.nodes.effect_life import effect_key
 from everstep.runtime.crash_test import frames
+from everstep.runtime.crash_test.inside import Inside
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NODE_THREADS = "everstep-node"
@@ -32,6 +35,9 @@ TEXT = 160
 
 class Touches:
     """The hook.
+
+    Attributes:
+        inside: Follows what effects do.
 
     Args:
         tell: Told of each touch, once a process: `event`, `node`, `kind` (`file`, `process`, `network`, `database`),
@@ -49,6 +55,7 @@ class Touches:
         self._temporary: set[str] = set()
         self._told: set[tuple[str, ...]] = set()
         self._busy = threading.local()
+        self.inside = Inside(self._is_ours)
         self._caches = tuple(
             os.path.join(place, "")
             for place in (
@@ -78,8 +85,12 @@ class Touches:
         kind, words, paths = _EVENTS[event](arguments)
         if not kind or (paths and all(self._is_ours(path) for path in paths)):
             return
+        if _in_effect():
+            if event in _DONE_IN_C:
+                self.inside.about_to(words.format(*paths))
+            return
         who = self._who()
-        if who is None or _in_effect():
+        if who is None:
             return
         made = frames.look(event)
         if made.harmless or (who.hopped and any(attempt.in_flight() for attempt in who.attempts)):
@@ -243,3 +254,7 @@ _EVENTS: dict[str, Callable[[tuple[Any, ...]], _Described]] = {
     "tempfile.mkstemp": _nothing,
     "tempfile.mkdtemp": _nothing,
 }
+_DONE_IN_C = frozenset(
+    {"open", "os.system", "os.remove", "os.rmdir", "os.rename", "os.link", "os.symlink", "os.truncate"}
+)
+"""Events of which the call that raises them does all, so that the touch was made when it returns."""

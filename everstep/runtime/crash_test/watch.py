@@ -22,6 +22,7 @@ from langchain_core.tracers.context import register_configure_hook
 from everstep import crash
 from everstep.nodes.attempt import Attempt, current
 from everstep.nodes.effect_life import Declaration
+from everstep.runtime.crash_test import inside
 from everstep.runtime.crash_test.touches import Touches
 
 _STEP_TAG = "graph:step:"
@@ -37,11 +38,20 @@ def begin(observed: Path, *, folder: Path, place: Path) -> None:
         place: The run's part of the outside world.
     """
     lines = _Lines(observed)
-    bodies = Bodies(lines)
-    crash.observe(bodies.passed)
+    bodies = Bodies(lines, place=str(place))
+    touches = Touches(lines.write, bodies.now, folder=folder, place=place)
+
+    def passed(name: str, subject: str, about: Any) -> None:
+        bodies.passed(name, subject, about)
+        if name == "effect.intended":
+            touches.inside.begin(about[0], subject)
+        elif name in ("effect.called", "effect.raised"):
+            touches.inside.end()
+
+    crash.observe(passed)
     register_configure_hook(_handler, inheritable=True)
     _handler.set(bodies)
-    sys.addaudithook(Touches(lines.write, bodies.now, folder=folder, place=place))
+    sys.addaudithook(touches)
 
 
 class _Lines:
@@ -65,8 +75,9 @@ class Bodies(BaseCallbackHandler):
 
     run_inline = True
 
-    def __init__(self, lines: _Lines) -> None:
+    def __init__(self, lines: _Lines, *, place: str) -> None:
         self._lines = lines
+        self._place = place
         self._lock = threading.Lock()
         self._namespaces: dict[UUID, str] = {}
         self._running: dict[UUID, Body] = {}
@@ -80,7 +91,10 @@ class Bodies(BaseCallbackHandler):
     def passed(self, name: str, subject: str, about: Any) -> None:
         """A crash point was passed."""
         event: dict[str, Any] = {"event": "point", "name": name, "subject": subject}
-        if isinstance(about, tuple):  # an effect's
+        if name == inside.POINT:
+            key, what, where = cast("tuple[str, str, str]", about)
+            event.update(key=key, what=what.replace(self._place, "{run}"), where=where)
+        elif isinstance(about, tuple):  # an effect's
             key, declared = cast("tuple[str, Declaration]", about)
             event.update(key=key, idempotent=declared.idempotent, probe=declared.probe is not None)
         elif not subject:
