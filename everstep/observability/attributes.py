@@ -6,9 +6,10 @@ One span that cannot be encoded would cost the whole batch it travels in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
-Value: TypeAlias = str | bool | int | float | tuple[str, ...]
+Scalar: TypeAlias = str | bool | int | float
+Value: TypeAlias = Scalar | tuple[Scalar, ...]
 
 ATTRIBUTE_LIMIT: Final = 64 * 1024
 """Bytes of UTF-8 that one attribute may hold."""
@@ -42,20 +43,40 @@ def exportable(attributes: Mapping[str, object]) -> dict[str, Value]:
     """The attributes that OTLP can carry: None is left out, text is bounded, integers beyond 64 bits become text."""
     fit: dict[str, Value] = {}
     for key, value in attributes.items():
-        match value:
-            case None:
-                continue
-            case bool() | float():
-                fit[key] = value
-            case int():
-                fit[key] = value if -(2**63) <= value < 2**63 else bounded(str(value))
-            case str():
-                fit[key] = bounded(value)
-            case list() | tuple():
-                fit[key] = _texts(value)  # pyright: ignore[reportUnknownArgumentType]
-            case _:
-                fit[key] = bounded(str(value))
+        kind = type(value)
+        if kind is str:  # as most are
+            fit[key] = bounded(cast(str, value))
+        elif value is None:
+            continue
+        elif kind is bool or kind is float:
+            fit[key] = cast("bool | float", value)
+        elif isinstance(value, list | tuple):
+            fit[key] = _texts(cast("Iterable[object]", value))
+        else:
+            fit[key] = _scalar(value)
     return fit
+
+
+def primitive(value: object) -> Value | None:
+    """A value that somebody else sets on a span, made fit; None if it says nothing. Lists keep their types."""
+    if isinstance(value, list | tuple):
+        entries = [_scalar(one) for one in cast("Iterable[object]", value) if one is not None]
+        return tuple(entries)
+    return None if value is None else _scalar(value)
+
+
+def _scalar(value: object) -> Scalar:
+    match value:
+        case bool() | float():
+            return value
+        case int():
+            return value if -(2**63) <= value < 2**63 else bounded(str(value))
+        case str():
+            return bounded(value)
+        case bytes():
+            return bounded(value.decode("utf-8", "replace"))
+        case _:
+            return bounded(str(value))
 
 
 def _texts(values: Iterable[object]) -> tuple[str, ...]:

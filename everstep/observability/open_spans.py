@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import Link, Span, SpanKind
 
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, bounded, exportable
 from everstep.observability.failure import Failure
+from everstep.observability.span_makers import SpanMaker, record
 
 
 @dataclass(eq=False, slots=True)
@@ -55,9 +55,8 @@ class OpenSpans:
     """Starts, ends and settles the spans of one leg; safe to use from many threads.
 
     Args:
-        tracer: Where spans are made.
+        maker: Makes spans.
         root: The leg's own span; it is ended by the leg, not here.
-        context: The OpenTelemetry context that marks spans as belonging to the leg.
         now_ns: The leg's clock.
 
     Attributes:
@@ -65,11 +64,10 @@ class OpenSpans:
         now_ns: The leg's clock: nanoseconds since the Unix epoch.
     """
 
-    def __init__(self, tracer: Tracer, root: Span, context: Context, now_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, maker: SpanMaker, root: Span, now_ns: Callable[[], int] = time.time_ns) -> None:
         self.now_ns = now_ns
         self.root = Frame(root, None, {}, now_ns())
-        self._tracer = tracer
-        self._context = context
+        self._maker = maker
         self._lock = threading.Lock()
         self._open: dict[int, Frame] = {}
         self._closed = False
@@ -90,13 +88,8 @@ class OpenSpans:
         with self._lock:
             if self._closed:
                 return None
-            span = self._tracer.start_span(
-                bounded(name, NAME_LIMIT),
-                context=set_span_in_context(parent.span, self._context),
-                kind=kind,
-                attributes=exportable(attributes),
-                links=links,
-                start_time=started_ns,
+            span = self._maker.child(
+                parent.span, bounded(name, NAME_LIMIT), exportable(attributes), started_ns, kind=kind, links=links
             )
             frame = Frame(span, parent, parent.place if place is None else place, started_ns)
             self._open[id(frame)] = frame
@@ -169,13 +162,6 @@ class OpenSpans:
         with self._lock:
             frame.is_open = False
             return self._open.pop(id(frame), None) is not None
-
-
-def record(span: Span, failure: Failure, moment_ns: int | None = None) -> None:
-    """Write a failure on a span: status, error type, and the stack trace as an event and, for Langfuse, as metadata."""
-    span.set_status(Status(StatusCode.ERROR, failure.description))
-    span.set_attributes(failure.attributes)
-    span.add_event(names.EXCEPTION_EVENT, failure.event, timestamp=moment_ns)
 
 
 def _upwards(frame: Frame) -> list[Frame]:

@@ -1,22 +1,18 @@
-"""Tracing that is on: a provider of our own (OpenTelemetry's process-wide one is left alone).
+"""Tracing that is on, by a provider of our own: OpenTelemetry's process-wide one is left alone.
 
-A finished span becomes OTLP bytes at once and waits in its leg's buffer for the leg's next write to the record; or goes
-to exporters of one's own.
+What goes to the record becomes OTLP bytes at once and waits in its leg's buffer for the leg's next write; exporters of
+one's own are told of each span as it ends.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import format_span_id
 
-from everstep.observability import names, root, span_encoding
-from everstep.observability.attributes import exportable
+from everstep.observability import names, root
 from everstep.observability.destinations import Destination
 from everstep.observability.guard import harmless
 from everstep.observability.leg import Ending, Leg, LegDescription
@@ -24,24 +20,12 @@ from everstep.observability.resource import resource
 from everstep.observability.span_buffer import FinishedSpan, SpanBuffer
 from everstep.observability.span_encoding import SpanEncoder
 from everstep.observability.span_ids import SpanIds
-from everstep.observability.traced_leg import Correlation, TracedLeg
+from everstep.observability.span_makers import Correlation, RecordedSpans, SdkSpans, finished
+from everstep.observability.traced_leg import TracedLeg
 from everstep.observability.tracing import Tracing
 
 
-class _Provider(Tracing):
-    def __init__(self, service_version: str) -> None:
-        self._ids = SpanIds()
-        self._provider = TracerProvider(
-            resource=resource(service_version), id_generator=self._ids, shutdown_on_exit=False
-        )
-        self._tracer = self._provider.get_tracer(names.SCOPE, service_version)
-        self._scope = InstrumentationScope(names.SCOPE, service_version)
-
-    def is_enabled(self) -> bool:
-        return True
-
-
-class RecordedTracing(_Provider):
+class RecordedTracing(Tracing):
     """Tracing into the record, from where it is exported.
 
     Args:
@@ -50,13 +34,15 @@ class RecordedTracing(_Provider):
     """
 
     def __init__(self, destinations: Sequence[Destination], service_version: str) -> None:
-        super().__init__(service_version)
-        self._encoder = SpanEncoder(self._provider.resource, names.SCOPE, service_version)
-        self._encoded = _Encoded(self._encoder)
-        self._provider.add_span_processor(self._encoded)
+        provider = TracerProvider(resource=resource(service_version), shutdown_on_exit=False)  # reads the environment
+        self._sampler, self._limits = provider.sampler, SpanLimits()
+        self._encoder = SpanEncoder(provider.resource, names.SCOPE, service_version)
         self.destinations = tuple(destinations)
         self._news = 0
         self._heard = threading.Condition()
+
+    def is_enabled(self) -> bool:
+        return True
 
     def is_recorded(self) -> bool:
         return True
@@ -73,98 +59,45 @@ class RecordedTracing(_Provider):
 
     def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
         buffer = SpanBuffer()
-        trace = description.trace_id
-        self._encoded.begin(trace, buffer, span_encoding.attributes(exportable(root.correlation(description))))
-        return TracedLeg(
-            self._tracer,
-            self._ids,
-            description,
-            now_ns,
-            buffer=buffer,
-            ended=self._encoded.on_end,
-            over=lambda: self._encoded.end(trace, buffer),
-        )
+        maker = RecordedSpans(self._encoder, self._sampler, self._limits, buffer)
+        return TracedLeg(maker, description, now_ns, buffer=buffer)
 
     def _closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
-        buffer = SpanBuffer()
-        self._close(description, ending, buffer)
-        return buffer.take()
+        kept: list[FinishedSpan] = []
+        self._close(description, ending, kept)
+        return kept
 
     @harmless
-    def _close(self, description: LegDescription, ending: Ending, buffer: SpanBuffer) -> None:
-        span = root.closed(description, ending, self._provider.resource, self._scope)
-        if self._is_sampled(span):
-            _keep(span, self._encoder.encode(span), buffer)
-
-    def _is_sampled(self, span: ReadableSpan) -> bool:
-        trace = 0 if span.context is None else span.context.trace_id
-        decided = self._provider.sampler.should_sample(None, trace, span.name, span.kind, span.attributes, span.links)
-        return decided.decision.is_sampled()
+    def _close(self, description: LegDescription, ending: Ending, kept: list[FinishedSpan]) -> None:
+        span = root.closed(description, ending, self._limits)
+        decided = self._sampler.should_sample(None, span.trace_id, span.name, span.kind, span.attributes, span.links)
+        if decided.decision.is_sampled():
+            kept.append(finished(span, self._encoder.encode(span)))
 
 
-class DirectTracing(_Provider):
+class DirectTracing(Tracing):
     """Tracing to exporters of one's own, each told of a span as it ends."""
 
     def __init__(self, processors: Sequence[SpanProcessor], service_version: str) -> None:
-        super().__init__(service_version)
+        self._ids = SpanIds()
+        self._provider = TracerProvider(
+            resource=resource(service_version), id_generator=self._ids, shutdown_on_exit=False
+        )
+        self._tracer = self._provider.get_tracer(names.SCOPE, service_version)
         for processor in (Correlation(), *processors):
             self._provider.add_span_processor(processor)
 
+    def is_enabled(self) -> bool:
+        return True
+
     def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
-        return TracedLeg(self._tracer, self._ids, description, now_ns)
+        return TracedLeg(SdkSpans(self._tracer, self._ids), description, now_ns)
 
     def flush(self, timeout_ms: int = 1_000) -> bool:
         return self._provider.force_flush(timeout_ms)
 
     def shutdown(self) -> None:
         self._provider.shutdown()
-
-
-class _Encoded(SpanProcessor):
-    """Turns each span into bytes as it ends, and puts it with its leg."""
-
-    def __init__(self, encoder: SpanEncoder) -> None:
-        self._encoder = encoder
-        self._legs: dict[int, tuple[SpanBuffer, bytes]] = {}
-        self._lock = threading.Lock()
-
-    def begin(self, trace: str, buffer: SpanBuffer, common: bytes) -> None:
-        """Spans of this trace go there, and these attributes stand on each."""
-        with self._lock:
-            self._legs[int(trace, 16)] = buffer, common
-
-    def end(self, trace: str, buffer: SpanBuffer) -> None:
-        """The leg is over."""
-        with self._lock:
-            if self._legs.get(int(trace, 16), (None,))[0] is buffer:
-                del self._legs[int(trace, 16)]
-
-    def on_start(self, span: Span, parent_context: object = None) -> None:
-        return None
-
-    @harmless
-    def on_end(self, span: ReadableSpan) -> None:
-        if span.context is None or not span.context.trace_flags.sampled:
-            return
-        if leg := self._legs.get(span.context.trace_id):
-            buffer, common = leg
-            _keep(span, self._encoder.encode(span, common), buffer)
-
-
-def _keep(span: ReadableSpan, body: bytes, buffer: SpanBuffer) -> None:
-    if span.context is None:
-        return
-    attributes = span.attributes or {}
-    namespace = attributes.get(names.CHECKPOINT_NS)
-    is_step = attributes.get(names.OBSERVATION_TYPE) == names.TYPE_CHAIN and isinstance(namespace, str)
-    buffer.add(
-        FinishedSpan(
-            span_id=format_span_id(span.context.span_id),
-            started_ns=span.start_time or time.time_ns(),
-            body=body,
-            step_ns=str(namespace) if is_step else None,
-        )
-    )
 
 
 def recorded(destinations: Sequence[Destination], service_version: str) -> RecordedTracing:

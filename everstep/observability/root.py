@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.sdk.trace import SpanLimits
+from opentelemetry.trace import Link, SpanContext, StatusCode
 
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, exportable
-from everstep.observability.failure import Failure
 from everstep.observability.identity import root_span_id, trace_id
 from everstep.observability.leg import Ending, LegDescription
+from everstep.observability.leg_span import SAMPLED, LegSpan
 
 
 def correlation(about: LegDescription) -> dict[str, object]:
@@ -59,7 +54,7 @@ def links(about: LegDescription) -> list[Link]:
     return found
 
 
-def closed(about: LegDescription, ending: Ending, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
+def closed(about: LegDescription, ending: Ending, limits: SpanLimits) -> LegSpan:
     """The root of a leg whose process cannot end it any more."""
     level = names.LEVEL_WARNING if ending.is_failure and ending.goes_on else None
     retry = f"everstep retry {about.job_id}" if ending.is_failure and not ending.goes_on else None
@@ -74,47 +69,20 @@ def closed(about: LegDescription, ending: Ending, resource: Resource, scope: Ins
         names.observation_metadata("resume_command"): retry,
     }
     started_ns = ending.ended_ns if about.started_ns is None else about.started_ns
-    status = Status(StatusCode.ERROR, bounded(ending.reason, STATUS_LIMIT)) if ending.is_failure else Status()
-    return ReadableSpan(
-        name=bounded(names.leg_span(about.graph), NAME_LIMIT),
-        context=_context(about.job_id, about.leg, is_remote=False),
-        resource=resource,
-        attributes=exportable({**correlation(about), **attributes(about), **told}),
+    span = LegSpan(
+        int(about.trace_id, 16),
+        int(about.root_span_id, 16),
+        None,
+        bounded(names.leg_span(about.graph), NAME_LIMIT),
+        dict(exportable({**correlation(about), **attributes(about), **told})),
+        started_ns,
+        limits,
         links=links(about),
-        status=status,
-        start_time=started_ns,
-        end_time=max(started_ns, ending.ended_ns),
-        instrumentation_scope=scope,
     )
-
-
-def ended(span: ReadableSpan, told: Mapping[str, Any], failure: Failure | None, ended_ns: int) -> ReadableSpan:
-    """A root that is open, as it would be if it ended so.
-
-    Args:
-        span: The root.
-        told: What its attributes say of the end.
-        failure: What went wrong.
-        ended_ns: Nanoseconds since the Unix epoch.
-    """
-    events, status = list(span.events), span.status
-    if failure is not None:
-        told = {**told, **failure.attributes}
-        events.append(Event(names.EXCEPTION_EVENT, failure.event, ended_ns))
-        status = Status(StatusCode.ERROR, failure.description)
-    return ReadableSpan(
-        name=span.name,
-        context=span.context,
-        resource=span.resource,
-        attributes={**(span.attributes or {}), **told},
-        events=events,
-        links=span.links,
-        kind=span.kind,
-        status=status,
-        start_time=span.start_time,
-        end_time=ended_ns,
-        instrumentation_scope=span.instrumentation_scope,
-    )
+    if ending.is_failure:
+        span.set_status(StatusCode.ERROR, ending.reason)
+    span.end(max(started_ns, ending.ended_ns))
+    return span
 
 
 def _waited(about: LegDescription) -> dict[str, object]:
@@ -143,13 +111,5 @@ def link(job_id: str, leg: int, kind: str) -> Link:
         leg: The leg's number.
         kind: What it is to the span that has the link.
     """
-    return Link(_context(job_id, leg, is_remote=True), {names.LINK_KIND: kind})
-
-
-def _context(job_id: str, leg: int, *, is_remote: bool) -> SpanContext:
-    return SpanContext(
-        trace_id=int(trace_id(job_id, leg), 16),
-        span_id=int(root_span_id(job_id, leg), 16),
-        is_remote=is_remote,
-        trace_flags=TraceFlags(TraceFlags.SAMPLED),
-    )
+    context = SpanContext(int(trace_id(job_id, leg), 16), int(root_span_id(job_id, leg), 16), True, SAMPLED)
+    return Link(context, {names.LINK_KIND: kind})

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 ROOM: Final = 4_096
 """Spans that wait at most, when the record cannot be written."""
@@ -16,8 +15,7 @@ MUCH: Final = 256
 """So many wait for no other write, when a leg writes nothing for long."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedSpan:
+class FinishedSpan(NamedTuple):
     """A span that has ended.
 
     Attributes:

@@ -8,14 +8,11 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
 from types import TracebackType
-from typing import Final
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langgraph.config import get_config
-from opentelemetry.context import Context, create_key, get_current, set_value
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.trace import Tracer
+from opentelemetry.context import Context
 
 from everstep.observability import ambient, leg, names, root
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, exportable
@@ -24,61 +21,34 @@ from everstep.observability.failure import Failure, is_failure
 from everstep.observability.guard import harmless
 from everstep.observability.handler import SpanHandler
 from everstep.observability.leg import AnsweredReview, EffectSpan, Leg, LegDescription, Outcome
-from everstep.observability.open_spans import Frame, OpenSpans, record
+from everstep.observability.open_spans import Frame, OpenSpans
 from everstep.observability.span_buffer import SpanBuffer
-from everstep.observability.span_ids import SpanIds
-
-_CORRELATION: Final = create_key("everstep-leg")
-
-
-class Correlation(SpanProcessor):
-    """Puts session, trace name, tags and job on every span of a leg: Langfuse filters spans, not traces."""
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        attributes = get_current().get(_CORRELATION) if parent_context is None else parent_context.get(_CORRELATION)
-        if isinstance(attributes, dict):
-            span.set_attributes(attributes)  # pyright: ignore[reportUnknownArgumentType]
-
-    def on_end(self, span: ReadableSpan) -> None:
-        return None
-
-
-def _nothing(*_: object) -> None:
-    return None
+from everstep.observability.span_makers import SpanMaker
 
 
 class TracedLeg(Leg):
     """Records one leg.
 
     Args:
-        tracer: Where spans are made.
-        ids: The tracer's source of ids.
+        maker: Makes its spans.
         description: What is known of the leg before it runs.
         now_ns: Its clock: nanoseconds since the Unix epoch.
-        buffer: Where its finished spans wait for the record.
-        ended: Puts a span there.
-        over: Called when the last of them has ended.
+        buffer: Where its finished spans wait for the record; None if they go elsewhere.
     """
 
     def __init__(
         self,
-        tracer: Tracer,
-        ids: SpanIds,
+        maker: SpanMaker,
         description: LegDescription,
         now_ns: Callable[[], int] = time.time_ns,
         *,
         buffer: SpanBuffer | None = None,
-        ended: Callable[[ReadableSpan], None] = _nothing,
-        over: Callable[[], None] = _nothing,
     ) -> None:
         self._now_ns = now_ns
         self._buffer = buffer
-        self._ended = ended
-        self._over = over
         self._is_over = False
         self._told: tuple[object, ...] | None = None
-        self._tracer = tracer
-        self._ids = ids
+        self._maker = maker
         self._description = description
         self._spans: OpenSpans | None = None
         self._handler: SpanHandler | None = None
@@ -168,16 +138,14 @@ class TracedLeg(Leg):
     @harmless
     def _start(self) -> None:
         about = self._description
-        correlation = exportable(root.correlation(about))
-        with self._ids.use(about.trace_id, about.root_span_id):
-            span = self._tracer.start_span(
-                bounded(names.leg_span(about.graph), NAME_LIMIT),
-                context=set_value(_CORRELATION, correlation, Context()),
-                attributes=exportable(root.attributes(about)),
-                links=root.links(about),
-                start_time=self._now_ns() if about.started_ns is None else about.started_ns,
-            )
-        self._spans = OpenSpans(self._tracer, span, set_value(_CORRELATION, correlation, Context()), self._now_ns)
+        span = self._maker.root(
+            about,
+            bounded(names.leg_span(about.graph), NAME_LIMIT),
+            exportable(root.attributes(about)),
+            root.links(about),
+            self._now_ns() if about.started_ns is None else about.started_ns,
+        )
+        self._spans = OpenSpans(self._maker, span, self._now_ns)
         self._handler = SpanHandler(self._spans, f"everstep retry {about.job_id}", self._prices)
         self._before = ambient.enter(span)
         for review in about.answered:
@@ -201,7 +169,6 @@ class TracedLeg(Leg):
             return
         self._is_over = True
         self._end(self._spans)
-        self._over()
 
     def _end(self, spans: OpenSpans) -> None:
         """End what is open. A root for the record is a copy: what was told may not come true, and be told otherwise."""
@@ -220,15 +187,9 @@ class TracedLeg(Leg):
             failure = Failure.of(error)
         elif self._outcome == "failed":
             failure = Failure("failed", self._detail, self._detail or "failed", "")
+        self._maker.end_root(frame.span, exportable(attributes), failure, now_ns)
         if self._buffer is not None:
-            if isinstance(frame.span, ReadableSpan):  # or it is not sampled
-                self._ended(root.ended(frame.span, exportable(attributes), failure, now_ns))
             self._buffer.release_all()
-            return
-        frame.set(attributes)
-        if failure is not None:
-            record(frame.span, failure, now_ns)
-        frame.span.end(now_ns)
 
     def _verdict(self, error: BaseException | None) -> dict[str, object]:
         outcome = self._outcome or _unsettled(self._error)

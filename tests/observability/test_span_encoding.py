@@ -1,15 +1,19 @@
-"""Spans as bytes: the same as OpenTelemetry's own encoder makes of them."""
+"""Spans as bytes: what OpenTelemetry's own span and encoder make of the same."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
+    Span,
     SpanContext,
     SpanKind,
     Status,
@@ -19,11 +23,14 @@ from opentelemetry.trace import (
 )
 
 from everstep.observability import span_encoding
+from everstep.observability.leg_span import LegSpan
 from everstep.observability.span_encoding import SpanEncoder
 
 TEXT = "grüße " * 100
-PROVIDER = TracerProvider(resource=Resource({"service.name": "tests", "places": ["a", "b"]}), shutdown_on_exit=False)
-ENCODER = SpanEncoder(PROVIDER.resource, "everstep", "1.2.3")
+RESOURCE = Resource({"service.name": "tests", "places": ["a", "b"]}, "https://schema.example")
+ENCODER = SpanEncoder(RESOURCE, "everstep", "1.2.3")
+BEGAN = 1_700_000_000_000_000_000
+PARENT = 3
 
 
 def context(number: int, *, is_remote: bool) -> SpanContext:
@@ -31,42 +38,133 @@ def context(number: int, *, is_remote: bool) -> SpanContext:
     return SpanContext(number << 64, number, is_remote, TraceFlags(TraceFlags.SAMPLED))
 
 
-def span(attributes: dict[str, object], *, parent: SpanContext | None = None) -> ReadableSpan:
-    """A span that failed, with an event and links."""
-    within = Context() if parent is None else set_span_in_context(NonRecordingSpan(parent), Context())
-    made = PROVIDER.get_tracer("everstep", "1.2.3").start_span(
-        "step 1 näme",
-        context=within,
-        kind=SpanKind.CLIENT,
-        attributes=attributes,  # pyright: ignore[reportArgumentType]
-        links=[Link(context(5, is_remote=True), {"kind": "child"}), Link(context(6, is_remote=False))],
-        start_time=1_700_000_000_000_000_000,
+def both(
+    attributes: dict[str, Any], limits: SpanLimits | None = None, *, parent: int | None = None
+) -> tuple[LegSpan, Any]:
+    """A span of ours and one of OpenTelemetry's, with the same ids."""
+    within = Context()
+    if parent is not None:
+        within = set_span_in_context(NonRecordingSpan(context(parent, is_remote=False)), within)
+    links = [Link(context(5, is_remote=True), {"kind": "child"}), Link(context(6, is_remote=False))]
+    provider = TracerProvider(resource=RESOURCE, shutdown_on_exit=False, span_limits=limits)
+    theirs = provider.get_tracer("everstep", "1.2.3").start_span(
+        "step 1 näme", context=within, kind=SpanKind.CLIENT, attributes=attributes, links=links, start_time=BEGAN
     )
-    made.set_status(Status(StatusCode.ERROR, "it went wrong"))
-    made.add_event("exception", {"exception.type": "ValueError"}, timestamp=1_700_000_000_000_000_001)
-    made.end(1_700_000_000_000_000_002)
-    assert isinstance(made, ReadableSpan)
-    return made
+    ids = theirs.get_span_context()
+    ours = LegSpan(
+        ids.trace_id,
+        ids.span_id,
+        parent,
+        "step 1 näme",
+        {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()},
+        BEGAN,
+        limits or SpanLimits(),
+        kind=SpanKind.CLIENT,
+        links=links,
+    )
+    assert ours.get_span_context()[:2] == ids[:2]
+    return ours, theirs
 
 
-def encoded_by_library(one: ReadableSpan) -> ResourceSpans:
-    """What OpenTelemetry makes of it."""
-    return encode_spans([one]).resource_spans[0]
+def check(ours: LegSpan, theirs: Any) -> None:
+    """Both, ended, are the same bytes read back."""
+    for span in (ours, theirs):
+        span.end(BEGAN + 2)
+        assert not span.is_recording()
+    assert isinstance(theirs, ReadableSpan)
+    assert ResourceSpans.FromString(ENCODER.encode(ours)) == encode_spans([theirs]).resource_spans[0]
 
 
-def test_a_span_is_encoded_as_opentelemetry_does():
-    """Attributes of every type, events, links, status, and a parent that is here, elsewhere, or not at all."""
-    attributes = {"text": TEXT, "empty": "", "yes": True, "no": False, "n": -(2**63), "zero": 0, "x": 0.5}
-    for parent in (None, context(3, is_remote=False), context(3, is_remote=True)):
-        one = span({**attributes, "list": ["a", "b"], "none": []}, parent=parent)
-        assert ResourceSpans.FromString(ENCODER.encode(one)) == encoded_by_library(one)
+@pytest.mark.parametrize("parent", [None, PARENT])
+def test_a_span_is_encoded_as_opentelemetry_does(parent):
+    """Attributes of every type, links, and a parent or none."""
+    attributes = {"text": TEXT, "empty": "", "yes": True, "no": False, "n": -(2**63), "zero": 0, "one": 1, "x": 0.5}
+    numbers = {"many": 2**63 - 1, "1": 1.0, "minus": -1, "inf": float("inf"), "🙂" * 300: "x" * 70_000}
+    check(*both({**attributes, **numbers, "list": ["a", "b"], "none": []}, parent=parent))
+
+
+def speak(span: Span) -> None:
+    """What users' code and instrumented libraries may say of the current span."""
+    span.set_attribute("own", 1)
+    span.set_attribute("own", "2")
+    span.set_attributes({"numbers": [1, 2], "yes": True})
+    span.update_name("another")
+    span.add_event("seen", {"what": "it"}, timestamp=BEGAN + 1)
+    span.add_event("seen again", timestamp=BEGAN + 1)
+    span.add_link(context(9, is_remote=True), {"kind": "later"})
+    span.set_status(Status(StatusCode.ERROR, "it went wrong"))
+    span.set_status(StatusCode.UNSET)
+
+
+def test_what_user_code_says_of_the_current_span_stands_on_it():
+    """Attributes, a name, events, links and a status, as they would on OpenTelemetry's own span."""
+    ours, theirs = both({"own": 0})
+    for span in (ours, theirs):
+        speak(span)
+    check(ours, theirs)
+
+
+def test_an_exception_is_recorded_with_its_trace():
+    """`record_exception` tells class, text and stack, as an event."""
+    ours, theirs = both({})
+    try:
+        raise KeyError("canary")
+    except KeyError as error:
+        for span in (ours, theirs):
+            span.record_exception(error, {"more": "x"}, timestamp=BEGAN + 1)
+    check(ours, theirs)
+
+
+@pytest.mark.parametrize("last", [StatusCode.OK, StatusCode.ERROR])
+def test_ok_is_the_last_word_of_a_status(last):
+    """After `OK` nothing changes a status any more; a description belongs to errors alone."""
+    ours, theirs = both({})
+    for span in (ours, theirs):
+        span.set_status(Status(last, None if last is StatusCode.OK else "why"))
+        span.set_status(Status(StatusCode.ERROR, "later"))
+    check(ours, theirs)
+
+
+def test_an_ended_span_says_nothing_more():
+    """What is set after the end is not on the span, and a second end changes nothing."""
+    ours, theirs = both({"own": 0})
+    for span in (ours, theirs):
+        span.end(BEGAN + 2)
+        speak(span)
+    check(ours, theirs)
+
+
+def test_the_limits_of_opentelemetry_hold():
+    """Attributes, their length, events and links are bounded as the environment says, and what is lost is counted."""
+    limits = SpanLimits(
+        max_span_attributes=3, max_events=1, max_links=2, max_event_attributes=1, max_span_attribute_length=5
+    )
+    ours, theirs = both({"a": "long enough", "b": 1}, limits)
+    for span in (ours, theirs):
+        span.set_attributes({"c": 1, "d": "also long"})
+        span.add_event("first", timestamp=BEGAN + 1)
+        span.add_event("second", {"a": 1}, timestamp=BEGAN + 1)
+        span.add_link(context(9, is_remote=True))
+    check(ours, theirs)
+
+
+def test_what_is_no_attribute_is_made_one():
+    """Text that is no Unicode, numbers beyond 64 bits and objects can be said, and read back."""
+    ours, _ = both({})
+    ours.set_attributes({"half": "\ud800", "huge": 2**70, "object": object, "none": None, "": "nameless"})
+    ours.end(BEGAN + 2)
+    (span,) = ResourceSpans.FromString(ENCODER.encode(ours)).scope_spans[0].spans
+    told = {one.key: one.value.string_value for one in span.attributes}
+    assert told == {"half": "?", "huge": str(2**70), "object": str(object)}
 
 
 def test_what_is_common_to_a_leg_stands_on_its_spans():
     """Attributes that were encoded once are read back behind a span's own."""
-    one, common = span({"own": 1}), {"everstep.leg": 2, "session.id": TEXT}
-    expected = encoded_by_library(one)
+    (ours, theirs), common = both({"own": 1}), {"everstep.leg": 2, "session.id": TEXT}
+    for span in (ours, theirs):
+        span.end(BEGAN + 2)
+    expected = encode_spans([theirs]).resource_spans[0]
     for key, value in common.items():
         pair = expected.scope_spans[0].spans[0].attributes.add(key=key)
         setattr(pair.value, "string_value" if isinstance(value, str) else "int_value", value)
-    assert ResourceSpans.FromString(ENCODER.encode(one, span_encoding.attributes(common))) == expected
+    assert ResourceSpans.FromString(ENCODER.encode(ours, span_encoding.attributes(common))) == expected
