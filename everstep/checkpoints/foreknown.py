@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 
 from everstep.checkpoints.recorder import Place, place_of
+
+INPUT, START = "__input__", "__start__"
+"""What LangGraph calls that which comes before a graph's own nodes."""
 
 
 class Foreknown:
@@ -13,11 +16,18 @@ class Foreknown:
 
     def __init__(self) -> None:
         self._empty: str | None = None
+        self._begun: str | None = None
+        self._before: frozenset[str] = frozenset()
         self._ahead: tuple[tuple[Place, str | None], CheckpointTuple | None] | None = None
 
-    def begin_empty(self, thread_id: str) -> None:
-        """The thread has no checkpoint yet."""
-        self._empty = thread_id
+    def begin_empty(self, thread_id: str, *, routed: bool) -> None:
+        """The thread has no checkpoint yet; see `StepSaver.begin_empty`."""
+        self._empty = self._begun = thread_id
+        self._before = frozenset({INPUT} if routed else {INPUT, START})
+
+    def is_beginning(self, config: RunnableConfig, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint of the thread that was empty is from before any of its graph's own code ran."""
+        return place_of(config) == (self._begun, "") and self._before.issuperset(checkpoint["versions_seen"])
 
     def is_empty(self, config: RunnableConfig) -> bool:
         """Whether nothing is stored there for certain."""

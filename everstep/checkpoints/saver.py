@@ -76,19 +76,22 @@ class StepSaver(ThreadOperations):
         self._warnings = ChangeWarnings()
         self._unwritten: dict[Place, BaseException] = {}  # touched by the writer's thread alone
         self._foreknown = Foreknown()
-        self._first: tuple[RunnableConfig, Shortened] | None = None
 
     def recorder(self) -> Recorder:
         """What stands in for the cursor in the write that is under way in this thread."""
         return self._recording.recorder
 
-    def begin_empty(self, thread_id: str) -> None:
+    def begin_empty(self, thread_id: str, *, routed: bool = True) -> None:
         """A thread has no checkpoint, and nobody but this saver writes to it: nothing need be looked for before.
 
-        Its input is committed with the first step, or within a moment if that takes longer; LangGraph does not wait
-        for it before it runs the first node.
+        What comes before any of its graph's code is committed with what is written next, or within a moment if that
+        takes longer: nothing but the input is in it, from which the next leg would begin as well.
+
+        Args:
+            thread_id: The thread.
+            routed: Whether code of the graph decides where it begins.
         """
-        self._foreknown.begin_empty(thread_id)
+        self._foreknown.begin_empty(thread_id, routed=routed)
 
     # ---- what differs between databases
 
@@ -125,7 +128,8 @@ class StepSaver(ThreadOperations):
         except HistoryGone:  # what it went on from was deleted; nothing is known of that any more, so now it is whole
             saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
             future.result()
-        return self._after_put(saved, shortened)
+        self._lists.stored(place_of(saved), shortened)
+        return self._committed(saved, shortened)
 
     async def aput(
         self,
@@ -135,24 +139,25 @@ class StepSaver(ThreadOperations):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`."""
-        is_input = metadata.get("source") == "input"
-        first = is_input and self._foreknown.is_empty(config) and not crash.armed("checkpoint.")
-        saved, shortened, future = self._put(config, checkpoint, metadata, new_versions, patient=first)
-        if first:
-            self._first = saved, shortened
+        begins = self._foreknown.is_beginning(config, checkpoint) and not crash.armed("checkpoint.")
+        saved, shortened, future = self._put(config, checkpoint, metadata, new_versions, patient=begins)
+        if begins:
+            self._lists.stored(place_of(saved), shortened)  # whatever goes on from it is written after it
+            asyncio.wrap_future(future).add_done_callback(lambda done: self._begun(done, saved, shortened))
             return saved
         try:
             await asyncio.wrap_future(future)
         except HistoryGone:
             saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
             await asyncio.wrap_future(future)
-        if self._first is not None:  # it was submitted before
-            earlier, self._first = self._first, None
-            self._after_put(*earlier)
-        return self._after_put(saved, shortened)
-
-    def _after_put(self, saved: RunnableConfig, shortened: Shortened) -> RunnableConfig:
         self._lists.stored(place_of(saved), shortened)
+        return self._committed(saved, shortened)
+
+    def _begun(self, written: asyncio.Future[None], saved: RunnableConfig, shortened: Shortened) -> None:
+        if not written.cancelled() and written.exception() is None:  # else the next write of the thread says so
+            self._committed(saved, shortened)
+
+    def _committed(self, saved: RunnableConfig, shortened: Shortened) -> RunnableConfig:
         crash.point("checkpoint.after_put")
         if self._fence is not None:
             self._fence.committed(shortened.checkpoint["id"], place_of(saved)[1])

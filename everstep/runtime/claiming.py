@@ -3,12 +3,17 @@
 A job that ends makes room for one more: the transaction that settles it claims the next, so a job costs one commit less
 and its place is not empty for a moment. Only where nothing need be asked first: a look at the other workers and at the
 record's version is fresh. A suspect that must run alone is never taken so, because something runs here.
+
+An idle worker that is told of work claims at once, on the thread that hears of it, by a look that is as fresh.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,6 +85,9 @@ class Claiming:
         self._standstill = Standstill()
         self._dead: list[str] = []
         self._looked_at = -FRESH_S
+        self._offered = 0
+        self._asked: Future[list[Job]] | None = None
+        self._asking = threading.Lock()
 
     @property
     def is_fresh(self) -> bool:
@@ -115,25 +123,62 @@ class Claiming:
         self._looked_at = time.monotonic()
         return Look(ready or bool(self._dead), moment)
 
-    async def take(
-        self, running: Collection[int], *, limit: int, ahead_s: float, rung: bool
-    ) -> tuple[list[Job], float | None]:
+    async def take(self, running: Collection[int], *, limit: int, ahead_s: float) -> tuple[list[Job], float | None]:
         """Claim up to `limit` jobs, if any is ready.
 
         Args:
             running: Row ids of the jobs that run here.
             limit: Most jobs to claim; with 0 it only looks.
             ahead_s: As for `look`.
-            rung: The worker is idle, and was told that there is something: then it need not look first.
 
         Returns:
             The jobs, and in how many seconds to look again, if that is known.
         """
-        if rung and self.is_fresh and (claimed := await self.claim(running, limit=limit)):
-            return claimed, min(SOON_S, ahead_s)  # it may have been told of something else, too
         look = await self.look(running, ahead_s=ahead_s)
         soon_s = None if look.moment is None else (look.moment - self._store.clock.now_ms()) / 1000
         return await self.claim(running, limit=limit) if limit > 0 and look.ready else [], soon_s
+
+    def offer(self, limit: int) -> None:
+        """The worker is idle: until it asks `heard`, `ring` may claim so many jobs."""
+        with self._asking:
+            self._offered = limit
+
+    def ring(self, told: Callable[[], None]) -> bool:
+        """There is work for an idle worker: claim it, on whatever thread tells of it, with no look before.
+
+        Args:
+            told: Called when it is known what was claimed, on the writer's thread.
+
+        Returns:
+            Whether that is so; else the worker has to look.
+        """
+        with self._asking:
+            limit, self._offered = self._offered, 0
+            if not limit or not self.is_fresh:
+                return False
+            now = self._store.clock.now_ms()
+            try:
+                self._asked = self._store.write(lambda connection: self._claim(connection, (), now, limit))
+            except RuntimeError:  # the record is closed
+                return False
+            self._asked.add_done_callback(lambda _: told())
+            return True
+
+    async def heard(self) -> list[Job]:
+        """The worker is idle no more: what `ring` claimed for it.
+
+        Raises:
+            StoreUnavailable: The record cannot be written.
+        """
+        with self._asking:
+            self._offered, asked = 0, self._asked
+        if asked is None:
+            return []
+        try:
+            return await asyncio.shield(asyncio.wrap_future(asked))
+        finally:
+            if asked.done():
+                self._asked = None
 
     async def nothing_left(self) -> bool:
         """Whether no job is left that could run without a person, or a signal that somebody else emits.

@@ -14,6 +14,7 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
+from langgraph.constants import START
 from langgraph.errors import GraphDrained
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
@@ -54,6 +55,11 @@ Graph = Pregel[Any, Any, Any, Any]
 def service_version() -> str:
     """This Everstep's version."""
     return version("everstep")
+
+
+def _is_routed(graph: Graph) -> bool:
+    """Whether code of the graph decides where it begins."""
+    return not isinstance(graph, CompiledStateGraph) or START in graph.builder.branches
 
 
 class Leg:
@@ -249,11 +255,11 @@ class Leg:
         callbacks = [self.spending.counter, *self._measured_calls(), *self._span.callbacks]
         config: RunnableConfig = {**client.config(), "callbacks": callbacks}
         saver = StepSaver(self._store, self._attempt)
-        if self._is_new:
-            saver.begin_empty(self._job.thread_id)
         await client.prepare()
         items = self._graphs.items_of(self._store, self._job.owner, self._attempt)
         async with self._graphs.open(self._job.graph, config, checkpointer=saver, items=items) as graph:
+            if self._is_new:
+                saver.begin_empty(self._job.thread_id, routed=_is_routed(graph))
             limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
             config = {"recursion_limit": limit, **config}
             changed = self._changed(graph)
@@ -394,10 +400,10 @@ class Leg:
         self._span.committed(checkpoint_id, checkpoint_ns)
         self.spending.stepped()
         if self._measures.is_on and not checkpoint_ns:
-            before, self._stepped_at = self._stepped_at, time.monotonic()
-            if self._unmeasured:
+            if self._unmeasured:  # nobody waited for it: the first step began already
                 self._unmeasured -= 1
             else:
+                before, self._stepped_at = self._stepped_at, time.monotonic()
                 self._measures.add(metric_names.STEP_DURATION, self._stepped_at - before, self._job.graph)
         if self._tries and not checkpoint_ns:
             self._tries -= 1

@@ -15,7 +15,7 @@ import random
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -28,30 +28,23 @@ from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
 from everstep.graphs.provider_faults import usable_providers
 from everstep.nodes.providers.registry import Providers
-from everstep.observability import metric_names
 from everstep.observability import tracing as tracing_module
 from everstep.observability.measures import Measures
 from everstep.observability.tracing import Tracing
-from everstep.runtime import langgraph_fixes, measuring
-from everstep.runtime.claiming import Claiming
-from everstep.runtime.dead_letters import DeadLetters
-from everstep.runtime.deliveries import Deliveries
-from everstep.runtime.expiry import Expiry
+from everstep.runtime import heap, langgraph_fixes, measuring
+from everstep.runtime.beside import Beside
+from everstep.runtime.claiming import SOON_S, Claiming
 from everstep.runtime.failed_starts import FailedStarts
-from everstep.runtime.heartbeat import Heartbeat, Held
+from everstep.runtime.heartbeat import Held
 from everstep.runtime.identity import worker_id
 from everstep.runtime.isolation import IsolatedRun
 from everstep.runtime.leg import service_version
 from everstep.runtime.leg_spans import DeadLegs
 from everstep.runtime.node_threads import NodeThreads
-from everstep.runtime.observation import Observation
 from everstep.runtime.outage import RecordOutage
 from everstep.runtime.probes import Probes
 from everstep.runtime.run import Listener, Run, Surroundings, about
 from everstep.runtime.unserved import Unserved
-
-if TYPE_CHECKING:
-    from everstep.runtime.span_exporter import SpanExporter
 
 logger = logging.getLogger("everstep.worker")
 
@@ -116,11 +109,11 @@ class Worker:
         self._lease_ms = int(lease * 1000)
         self._listener = listener
         self._tracing = tracing or tracing_module.from_environment(service_version=service_version())
-        self._dead_legs = DeadLegs(self._tracing)
-        self._randomness = randomness or random.Random()
+        dead_legs = DeadLegs(self._tracing)
+        randomness = randomness or random.Random()
         self._policies = policies or Policies()
-        self._providers = providers or usable_providers(self._policies.providers, self._graphs)
-        self._probes = Probes(store, self._policies, self._randomness)
+        providers = providers or usable_providers(self._policies.providers, self._graphs)
+        self._probes = Probes(store, self._policies, randomness)
         self._outage = RecordOutage()
         self._ends_with: EverstepError | None = None
         self._failed_starts = FailedStarts()
@@ -133,7 +126,7 @@ class Worker:
         self._following: dict[int, list[int]] = {}
         self._unheard: set[int] = set()
         self._measures = measuring.begin(store) if measures is None else measures
-        self._began: dict[int, float] = {}
+        self._legs = measuring.Legs(self._measures)
         self._claiming = Claiming(
             store,
             self.id,
@@ -141,7 +134,21 @@ class Worker:
             limits=self._policies.limits(),
             lease_ms=self._lease_ms,
             alone_from=self._alone_from,
-            dead_legs=self._dead_legs,
+            dead_legs=dead_legs,
+        )
+        self._around = Surroundings.of(
+            self._policies,
+            store=store,
+            graphs=self._graphs,
+            tracing=self._tracing,
+            worker=self.id,
+            randomness=randomness,
+            tell=self._tell,
+            outage=self._outage,
+            providers=providers,
+            measures=self._measures,
+            claim_next=self._claim_next,
+            start=self._start_next,
         )
         self._draining = self._ending = False
         self._own_loop = False
@@ -149,7 +156,6 @@ class Worker:
         self._context = contextvars.copy_context()
         self._wake = asyncio.Event()
         self._look_at = 0.0
-        self._rung = False
 
     @property
     def outage_backoff_s(self) -> float:
@@ -178,27 +184,18 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._wake = asyncio.Event()
-        heartbeat = Heartbeat(self._store, self.id, self._lease_ms, self._held, self._on_beat, self._outage)
-        dead_letters = DeadLetters(self._store, self._policies.dead_letters.webhook, randomness=self._randomness)
-        webhooks = Deliveries(self._store, self._policies.webhooks, randomness=self._randomness, name=self.id)
-        observation = Observation(
-            self._store, self._providers, randomness=self._randomness, name=self.id, measures=self._measures
+        beside = Beside(
+            self._around,
+            self._policies,
+            lease_ms=self._lease_ms,
+            slots=self._concurrency,
+            held=self._held,
+            on_beat=self._on_beat,
+            hear=self._hear,
         )
-        lag = asyncio.create_task(measuring.watch(self._measures, self._outage)) if self._measures.is_on else None
-        self._measures.add(metric_names.SLOTS, self._concurrency)
-        expiry = Expiry(self._store, self._graphs.storage.sweep_minutes, self._graphs.storage.sweep_limit)
-        heartbeat.start()
-        dead_letters.start()
-        expiry.start()
-        webhooks.start()
-        observation.start()
-        exporter = self._exporter()
-        if exporter is not None:
-            exporter.start()
-        listening = self._store.database.listen(self._hear)
-        poll_s = listening.__enter__()
-        poll_s = min(poll_s, UNTIL_IDLE_POLL_S) if until_idle else poll_s
         try:
+            beside.start()
+            poll_s = min(beside.poll_s, UNTIL_IDLE_POLL_S) if until_idle else beside.poll_s
             while True:
                 self._look_at = time.monotonic() + poll_s
                 if self._unheard and not self._outage.wait_s:
@@ -216,6 +213,8 @@ class Worker:
                     await self._unserved.tell(at_once=until_idle and not self._running)
                 if until_idle and not self._running and not claimed and await self._nothing_left():
                     return
+                if not (self._held() or self._draining or self._outage.wait_s):
+                    self._claiming.offer(self._concurrency)
                 await self._pause(max(self._look_at - time.monotonic(), 0.001))
         finally:
             self._ending = True
@@ -223,27 +222,13 @@ class Worker:
                 running.end()
             await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
             self._unheard.update(self._running)  # ended before they began
+            with contextlib.suppress(Exception):
+                self._unheard.update(job.id for job in await self._claiming.heard())
             if self._unheard:
                 await self._give_back()
             await self._probes.stop()
-            if lag is not None:
-                lag.cancel()
-            await asyncio.to_thread(listening.__exit__, None, None, None)
-            await asyncio.to_thread(heartbeat.stop)
-            await asyncio.to_thread(dead_letters.stop)
-            await asyncio.to_thread(expiry.stop)
-            await asyncio.to_thread(observation.stop)
-            ends = [webhooks.stop, self._measures.close, *([] if exporter is None else [exporter.stop])]
-            await asyncio.gather(*(asyncio.to_thread(end) for end in ends))  # a dead endpoint is waited for once
+            await beside.stop()
             self._tracing.shutdown()
-
-    def _exporter(self) -> SpanExporter | None:
-        """What exports spans; None, with nothing loaded, where they go nowhere."""
-        if not self._tracing.destinations:
-            return None
-        from everstep.runtime.span_exporter import SpanExporter
-
-        return SpanExporter(self._store, self._tracing, holder=self.id, randomness=self._randomness)
 
     def drain(self) -> None:
         """Claim nothing more; give every job back at its next step, with the attempt not counted. Thread-safe."""
@@ -258,9 +243,9 @@ class Worker:
         self.drain()
 
     def _hear(self) -> None:
-        self._rung = True
         self._outage.look_again()
-        self._wake_up()
+        if self._draining or not self._claiming.ring(self._wake_up):
+            self._wake_up()
 
     def _wake_up(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -273,6 +258,7 @@ class Worker:
         self.node_threads = NodeThreads(threads)
         loop.set_default_executor(self.node_threads)
         self._own_loop = True
+        heap.keep("start")
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal, number)
@@ -292,6 +278,23 @@ class Worker:
     # ---- claiming
 
     async def _claim(self, poll_s: float) -> list[Job]:
+        try:
+            claimed = await self._claiming.heard()
+            if claimed:
+                self._look_at = time.monotonic() + min(SOON_S, poll_s)  # it may have been told of something else, too
+            else:
+                claimed = await self._look_and_claim(poll_s)
+        except StoreUnavailable as error:
+            self._outage.met("claims", error)
+            return []
+        except StoreTooNew as error:  # a newer Everstep migrated it meanwhile
+            self._end_with(error)
+            return []
+        if claimed:
+            crash.point("job.claimed")
+        return claimed
+
+    async def _look_and_claim(self, poll_s: float) -> list[Job]:
         free = self._concurrency - len(self._running)
         alone = any(deaths.degree(run.job) >= self._alone_from for run in self._running.values())
         if self._draining or alone or (free <= 0 and self._claiming.is_fresh):
@@ -299,21 +302,10 @@ class Worker:
         if wait := self._outage.wait_s:
             await self._pause(wait)
             return []
-        running = self._held()
-        rung, self._rung = self._rung and not running, False
-        try:
-            claimed, soon_s = await self._claiming.take(running, limit=free, ahead_s=poll_s, rung=rung)
-            if soon_s is not None:
-                self._look_at = time.monotonic() + soon_s
-        except StoreUnavailable as error:
-            self._outage.met("claims", error)
-            return []
-        except StoreTooNew as error:  # a newer Everstep migrated it meanwhile
-            self._end_with(error)
-            return []
+        claimed, soon_s = await self._claiming.take(self._held(), limit=free, ahead_s=poll_s)
+        if soon_s is not None:
+            self._look_at = time.monotonic() + soon_s
         self._outage.passed("claims")
-        if claimed:
-            crash.point("job.claimed")
         return claimed
 
     def _claim_next(self, connection: Connection, settled: Job) -> list[Job]:
@@ -352,35 +344,19 @@ class Worker:
     # ---- running
 
     def _start(self, job: Job) -> None:
-        around = Surroundings.of(
-            self._policies,
-            store=self._store,
-            graphs=self._graphs,
-            tracing=self._tracing,
-            worker=self.id,
-            randomness=self._randomness,
-            tell=self._tell,
-            outage=self._outage,
-            providers=self._providers,
-            measures=self._measures,
-            claim_next=self._claim_next,
-            start=self._start_next,
-        )
         degree = deaths.degree(job)
         if self._isolates_from is not None and degree >= self._isolates_from:
             policies = self._policies.model_dump_json()
-            run = IsolatedRun(around, job, lease_ms=self._lease_ms, policies=policies)
+            run = IsolatedRun(self._around, job, lease_ms=self._lease_ms, policies=policies)
         else:
-            run = Run(around, job, own_loop=self._own_loop)
+            run = Run(self._around, job, own_loop=self._own_loop)
         if degree:
             with about(job, worker=self.id):
                 logger.warning("job %s may be what ended a worker: it runs apart from others", job.public_id)
         if self._draining:  # it was claimed as the drain began
             run.drain()
         self._running[job.id] = run
-        if self._measures.is_on:
-            self._began[job.id] = time.monotonic()
-            self._measures.add(metric_names.RUNNING_JOBS, len(self._running))
+        self._legs.began(job, running=len(self._running))
         run.start(self._over)
         self._tell("claimed", job)
 
@@ -390,22 +366,15 @@ class Worker:
             self._context.run(self._start, job)
 
     def _over(self, run: Run | IsolatedRun) -> None:
+        if self._own_loop:
+            heap.keep("first job")
         self.lost_claims += run.lost
         self._running.pop(run.job.id, None)
         self._unheard.update(job_id for job_id in self._following.pop(run.job.id, ()) if job_id not in self._running)
-        if self._measures.is_on:
-            self._measure_end(run)
+        self._legs.ended(run.job, run.settled, lost=run.lost, running=len(self._running))
         if isinstance(run, IsolatedRun) and (error := self._failed_starts.after(run.began, run.failed_start)):
             self._end_with(error)
         self._wake.set()
-
-    def _measure_end(self, run: Run | IsolatedRun) -> None:
-        outcome = "lost" if run.lost else "unsettled" if run.settled is None else run.settled.status
-        took = time.monotonic() - self._began.pop(run.job.id)
-        if run.settled is not None and outcome == "pending":
-            outcome = "parked" if run.settled.next_run_at > run.settled.updated_at else "released"
-        self._measures.add(metric_names.LEG_DURATION, took, run.job.graph, outcome)
-        self._measures.add(metric_names.RUNNING_JOBS, len(self._running))
 
     def _on_beat(self, held: Held) -> None:
         """On the heartbeat's thread: stop runs whose claim is lost or whose cancellation was requested."""

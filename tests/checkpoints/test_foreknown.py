@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
 from sqlalchemy import Connection
 
 from everstep.checkpoints.saver import StepSaver
@@ -25,6 +25,11 @@ def config(thread_id: str) -> RunnableConfig:
 def metadata(source: Any, step: int) -> CheckpointMetadata:
     """A checkpoint's metadata."""
     return {"source": source, "step": step, "parents": {}, "run_id": "run"}
+
+
+def after(*ran: str) -> Checkpoint:
+    """A checkpoint that was taken after these nodes ran; the input comes first."""
+    return {**empty_checkpoint(), "versions_seen": {node: {} for node in ("__input__", *ran)}}
 
 
 def refuse(_connection: Connection) -> None:
@@ -49,23 +54,30 @@ def test_of_a_thread_known_to_be_empty_nothing_is_read_until_something_is_writte
     assert found.checkpoint["id"] == latest["id"]
 
 
-def test_the_input_of_an_empty_thread_is_committed_with_its_first_step(store: Store) -> None:
-    """Storing it does not wait for its commit, but a read sees it, and both are one transaction."""
+@pytest.mark.parametrize("routed", [False, True])
+def test_what_comes_before_the_nodes_of_an_empty_thread_is_committed_with_its_first_step(
+    store: Store, routed: bool
+) -> None:
+    """Storing it does not wait for its commit, but a read sees it, and all are one commit; a route is waited for."""
     saver = StepSaver(store)
-    saver.begin_empty("new")
+    saver.begin_empty("new", routed=routed)
 
-    async def two_steps() -> int:
+    async def steps() -> int:
         gate = Gate(store)
         before = store.commits
-        await saver.aput(config("new"), empty_checkpoint(), metadata("input", -1), {})  # though the writer is busy
-        step = asyncio.create_task(saver.aput(config("new"), empty_checkpoint(), metadata("loop", 0), {}))
+        await saver.aput(config("new"), after(), metadata("input", -1), {})  # though the writer is busy
+        start = asyncio.create_task(saver.aput(config("new"), after("__start__"), metadata("loop", 0), {}))
+        if not routed:
+            await start
+        step = asyncio.create_task(saver.aput(config("new"), after("__start__", "node"), metadata("loop", 1), {}))
         await asyncio.sleep(0)
+        assert (start.done(), step.done()) == (not routed, False)
         gate.open()
-        await step
+        await asyncio.gather(start, step)
         return store.commits - before
 
-    assert asyncio.run(two_steps()) == 2  # the gate's own, and theirs
-    assert len([*saver.list(config("new"))]) == 2
+    assert asyncio.run(steps()) == 2  # the gate's own, and theirs
+    assert len([*saver.list(config("new"))]) == 3
 
 
 def test_an_input_that_could_not_be_stored_fails_the_first_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +87,10 @@ def test_an_input_that_could_not_be_stored_fails_the_first_step(store: Store, mo
     monkeypatch.setattr("everstep.checkpoints.saver.execute", lambda *_: refuse(_[0]))
 
     async def two_steps() -> None:
-        await saver.aput(config("new"), empty_checkpoint(), metadata("input", -1), {})
+        await saver.aput(config("new"), after(), metadata("input", -1), {})
         store.flush()
         monkeypatch.undo()
-        await saver.aput(config("new"), empty_checkpoint(), metadata("loop", 0), {})
+        await saver.aput(config("new"), after("node"), metadata("loop", 0), {})
 
     with pytest.raises(RuntimeError, match="on fire"):
         asyncio.run(two_steps())

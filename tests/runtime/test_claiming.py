@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -138,32 +139,30 @@ def test_limits_hold_for_what_a_settlement_claims(store: Store) -> None:
 def test_an_idle_worker_that_is_told_of_work_claims_without_a_look(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks again soon, as it may have been told of more; with nothing to claim, or long after a look, it looks."""
+    """Once for each time it is idle, on the thread that tells; one that is busy, or looked long ago, has to look."""
     mine = claiming_of(store)
-    looks: list[float] = []
-    look = mine.look
+    told: list[str] = []
+    first, second = (store.enqueue("graph", {"n": number}).job.public_id for number in range(2))
 
-    async def counted(running: Any, *, ahead_s: float) -> claiming.Look:
-        looks.append(ahead_s)
-        return await look(running, ahead_s=ahead_s)
+    def ring() -> bool:
+        return mine.ring(lambda: told.append(threading.current_thread().name))
 
-    monkeypatch.setattr(mine, "look", counted)
+    def heard() -> list[str]:
+        return [job.public_id for job in asyncio.run(mine.heard())]
 
-    def taken(*, rung: bool = True) -> tuple[list[str], float | None]:
-        jobs, soon_s = asyncio.run(mine.take([], limit=4, ahead_s=1.0, rung=rung))
-        return [job.public_id for job in jobs], soon_s
-
-    first = store.enqueue("graph", {"n": 1}).job.public_id
-    assert taken() == ([first], claiming.SOON_S)
-    assert looks == []
-    assert taken() == ([], None)
-    assert len(looks) == 1
-    second = store.enqueue("graph", {"n": 2}).job.public_id
+    assert not ring(), "it never said that it is idle"
+    mine.offer(1)
+    assert (ring(), ring()) == (True, False)
+    assert heard() == [first]
+    assert told == ["everstep-writer"]
+    assert (ring(), heard()) == (False, [])
+    mine.offer(1)
+    assert heard() == []
+    assert not ring(), "it is busy again"
+    mine.offer(1)
     monkeypatch.setattr(claiming, "FRESH_S", 0.0)
-    assert taken() == ([second], None)
-    assert len(looks) == 2
-    assert taken(rung=False) == ([], None)
-    assert len(looks) == 3
+    assert (ring(), heard()) == (False, [])
+    assert store.job(second).status == "pending"
 
 
 def test_nothing_is_left_when_only_a_person_could_go_on(store: Store) -> None:

@@ -92,6 +92,20 @@ def test_a_job_of_the_bare_queue_is_six_statements_and_a_commit(counted: Counted
     assert sum("agent_jobs.payload_json" in statement for statement in statements) == 1
 
 
+def test_a_new_job_runs_when_its_claim_is_committed(counted: Counted) -> None:
+    """Nothing else is waited for: what comes before its first node is committed with what that writes."""
+    began: list[int] = []
+
+    def node(_state: Any) -> Any:
+        began.append(counted.store.commits)
+        return {}
+
+    enqueue(counted.store, 0)
+    before = counted.store.commits
+    work(counted.store, chain(node), concurrency=1)
+    assert [commits - before for commits in began] == [1]
+
+
 def test_an_empty_job_of_the_worker_is_at_most_42_statements_and_3_commits(counted: Counted) -> None:
     """One node: its input with the step that takes it up, its output, its settlement with the claim of the next job."""
     ids = [enqueue(counted.store, number) for number in range(JOBS)]

@@ -266,7 +266,8 @@ async def test_a_node_that_blocks_the_loop_is_seen(monkeypatch: pytest.MonkeyPat
     """What is due wakes late by as long as the loop stood still; and whether the record takes writes is told."""
     monkeypatch.setattr(measuring, "LOOP_EVERY_S", 0.01)
     kept, outage = Kept(), RecordOutage()
-    watching = asyncio.create_task(measuring.watch(Collected([kept]), outage))
+    watching = measuring.Measuring(Collected([kept]), outage, slots=4)
+    watching.start()
     await asyncio.sleep(0)
     time.sleep(0.3)  # blocks the loop, on purpose
     while not kept.of(names.RECORD_UNWRITABLE):
@@ -277,7 +278,8 @@ async def test_a_node_that_blocks_the_loop_is_seen(monkeypatch: pytest.MonkeyPat
     while kept.of(names.RECORD_UNWRITABLE)[-1] != (True, ()):
         await asyncio.sleep(0.01)
     assert {type(value) for value, _ in kept.of(names.RECORD_UNWRITABLE)} == {float}, "OTLP refuses a bool"
-    watching.cancel()
+    watching.stop()
+    assert kept.of(names.SLOTS) == [(4, ())]
 
 
 def values(samples: RecordSamples) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -77,6 +77,38 @@ def test_what_a_settlement_claimed_as_its_worker_was_cancelled_is_given_back(
     assert (waiting.status, waiting.attempts, waiting.leased_by) == ("pending", 0, None)
 
 
+def test_what_a_worker_claimed_as_it_was_told_and_cancelled_is_given_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was idle, and what tells it of a job claims that; as it ends before it hears so, the job waits again."""
+    told: list[str] = []
+    ring: Callable[[Claiming, Callable[[], None]], bool] = Claiming.ring
+
+    async def embedded() -> None:
+        loop = asyncio.get_running_loop()
+
+        def cancelling(mine: Claiming, wake: Callable[[], None]) -> bool:
+            claims = ring(mine, wake)
+            if claims:
+                loop.call_soon_threadsafe(task.cancel)
+            return claims
+
+        monkeypatch.setattr(Claiming, "ring", cancelling)
+        worker = Worker(store, {"graph": chain(saying)}, listener=lambda event, _job: told.append(event))
+        task = asyncio.create_task(worker.run_async())
+        while not worker._claiming._offered:  # pyright: ignore[reportPrivateUsage]
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(enqueued, store, 1)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(embedded())
+    (job,) = store.jobs()
+    assert "done" not in told
+    assert moves(store, job) == ["pending", "running", "pending"]
+    assert (job.status, job.attempts, job.leased_by) == ("pending", 0, None)
+
+
 def test_what_a_settlement_claimed_whose_commit_was_not_heard_of_is_given_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
