@@ -5,6 +5,9 @@ READY := .venv/.ready
 PEERS := .venv-bench/.ready
 PROCESSES := auto
 
+# A thousand processes are started by the tests: what is compiled once serves all of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check format bench lock clean
 

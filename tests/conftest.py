@@ -13,8 +13,11 @@ import pytest
 
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
+from tests.support import memory
 from tests.support.ending import AT_END
 from tests.support.record import record
+
+memory.use()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -57,10 +57,22 @@ def run(
 
 
 def _command(arguments: list[str], folder: Path, environment: dict[str, str], streams: list[Path]) -> None:
-    for number, (path, flags) in enumerate(zip(streams, (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2), strict=True)):
-        opened = os.open(path, flags, 0o600)
-        os.dup2(opened, number)
-        os.close(opened)
+    flags = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2)
+    become(arguments, folder, environment, [os.open(*each, 0o600) for each in zip(streams, flags, strict=True)])
+
+
+def become(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], streams: Sequence[int]) -> None:
+    """Go on as `everstep`; ends with `SystemExit`.
+
+    Args:
+        arguments: Of the command.
+        folder: Where it works.
+        environment: All of its environment.
+        streams: File descriptors that become its input, its output and its error output; they are closed.
+    """
+    for number, given in enumerate(streams):
+        os.dup2(given, number)
+        os.close(given)
     sys.stdin = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)

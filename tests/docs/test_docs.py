@@ -10,25 +10,37 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.docs.reader import program
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def environment() -> dict[str, str]:
-    """A reader's shell: this Python first on the path, nothing of Everstep's set."""
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Path]:
+    """A folder with an `everstep` that need not import anything."""
+    with tempfile.TemporaryDirectory(prefix="everstep-reader-") as folder, program(Path(folder)) as programs:
+        yield programs
+
+
+def environment(*first: Path) -> dict[str, str]:
+    """A reader's shell: these folders and this Python first on the path, nothing of Everstep's set."""
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("EVERSTEP_", "OTEL_", "LANGFUSE_"))
     }
-    return {**clean, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
+    path = [*map(str, first), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return {**clean, "PATH": os.pathsep.join(path), "NO_COLOR": "1"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_snippet_runs(page: Path, tmp_path: Path) -> None:
+def test_every_snippet_runs(page: Path, tmp_path: Path, programs: Path) -> None:
     """The page's files are made and its commands run in order; each must exit 0."""
     script = ["set -euo pipefail"]
     for fence in FENCE.finditer(page.read_text()):
@@ -42,7 +54,7 @@ def test_every_snippet_runs(page: Path, tmp_path: Path) -> None:
     ran = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
-        env=environment(),
+        env=environment(*([] if page.name == "README.md" else [programs])),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
