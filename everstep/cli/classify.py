@@ -32,7 +32,11 @@ KINDS = {
 @click.command()
 @click.argument("exception_type", metavar="PACKAGE.ERROR")
 @click.option("--status", type=click.IntRange(100, 599), metavar="N", help="The HTTP status of the service's answer.")
-@click.option("--code", metavar="CODE", help="The code in the service's answer, such as insufficient_quota.")
+@click.option(
+    "--code",
+    metavar="CODE",
+    help="The code in the service's answer, such as insufficient_quota; of gRPC the status, such as UNAVAILABLE.",
+)
 @click.option("--retry-after", metavar="VALUE", help="The answer's Retry-After: seconds or an HTTP date.")
 @click.option(
     "--attempt",

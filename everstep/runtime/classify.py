@@ -3,7 +3,7 @@
 The first that knows the exception decides, and of several types the most specific one:
 1. what the program registered (`register`);
 2. exception groups: review if any member says so, else failed, else retry;
-3. a code in the service's answer that says more than its status (`rules.codes`);
+3. a code in the service's answer that says more than its status (`rules.codes`), SQLSTATE, gRPC's status;
 4. Everstep's own errors and those of imported libraries (`rules.loaded`);
 5. an HTTP status on the exception or its response, whatever SDK it is from;
 6. numbers that tell kinds apart (SQLite's result code, an `OSError`'s errno), and Python's own types;
@@ -34,6 +34,7 @@ from everstep.runtime.earlier_tries import may_have_tried_before
 from everstep.runtime.retry_after import retry_after_ms
 from everstep.runtime.rules import python
 from everstep.runtime.rules.codes import CODES, CODES_WITHOUT_STATUS, rule_by_code
+from everstep.runtime.rules.grpc_status import rule_by_grpc
 from everstep.runtime.rules.loaded import loaded_library_rules
 from everstep.runtime.rules.own import OWN
 from everstep.runtime.rules.rule import (
@@ -160,6 +161,7 @@ def _rule(error: BaseException, causes: int) -> Found:
         or _by_members(error, causes)
         or _named(error, rule_by_code(error, CODES))
         or _named(error, rule_by_sqlstate(error))
+        or _named(error, rule_by_grpc(error))
         or _by_library(error, causes)
         or _by_status(error)
         or _named(error, rule_by_code(error, CODES_WITHOUT_STATUS))

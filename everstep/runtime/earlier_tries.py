@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from everstep.runtime.attributes import chain_of, frames_of, libraries_of, read
+from everstep.runtime.rules.grpc_status import is_rpc_error
 
 RETRY_BY_THEMSELVES = frozenset({"openai", "anthropic", "botocore", "google", "requests", "urllib3"})
 """Packages whose errors prove something only with proof that it was the first try."""
@@ -34,7 +35,9 @@ def may_have_tried_before(error: BaseException) -> bool:
 
 
 def is_from_grpc(error: BaseException) -> bool:
-    """Whether the status of a Google error came over gRPC, and so proves nothing."""
+    """Whether the status of an error came over gRPC, and so proves nothing."""
+    if is_rpc_error(error):
+        return True
     over_http = isinstance(read(read(error, "response"), "status_code"), int)
     return type(error).__module__.startswith("google.api_core") and not over_http
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from everstep.runtime.rules.codes import CODES, CODES_WITHOUT_STATUS
+from everstep.runtime.rules.grpc_status import GRPC
 from everstep.runtime.rules.loaded import LIBRARIES
 from everstep.runtime.rules.python import BUILTINS
 from everstep.runtime.rules.rule import Rule
@@ -44,6 +45,7 @@ def tables() -> dict[str, str]:
     made["sqlstate"] = _table(
         "SQLSTATE", [(f"`{code if len(code) == 5 else f'{code}…'}`", rule) for code, rule in SQLSTATES.items()]
     )
+    made["grpc"] = _table("status", [(f"`{name}`", rule) for name, rule in GRPC.items()])
     for library, codes in CODES.items():
         made[f"codes of {library}"] = _table("code", [(f"`{code}`", rule) for code, rule in codes.items()])
     for library, codes in CODES_WITHOUT_STATUS.items():

@@ -403,7 +403,7 @@ def test_no_sdk_is_imported_to_classify() -> None:
         "import sys; from everstep.runtime.classify import classify; classify(RuntimeError('x'));"
         "print({name.partition('.')[0] for name in sys.modules} & set(sys.argv[1:]))"
     )
-    sdks = ["openai", "anthropic", "google", "botocore", "aiohttp", "sqlalchemy"]
+    sdks = ["openai", "anthropic", "google", "grpc", "botocore", "aiohttp", "sqlalchemy"]
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", script, *sdks], capture_output=True, text=True, check=True, cwd=root)
     assert done.stdout.strip() == "set()"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from everstep.runtime.attributes import libraries_of, read
+from everstep.runtime.rules.grpc_status import grpc_details, is_rpc_error
 from everstep.runtime.rules.rule import (
     ABORTED,
     CONFLICT,
@@ -102,7 +103,7 @@ def rule_by_code(error: BaseException, tables: dict[str, dict[str, Rule]]) -> tu
         tables: `CODES` or `CODES_WITHOUT_STATUS`.
     """
     for library in libraries_of(error):
-        known = tables.get(library)
+        known = tables.get("google" if library == "grpc" else library)
         for code in codes_of(error) if known else ():
             if known and code in known:
                 return f"{library} {code}", known[code]
@@ -131,6 +132,8 @@ def details_of(error: BaseException) -> list[Any]:
 
     Its form is that of `google.rpc.Status` (https://google.aip.dev/193).
     """
+    if is_rpc_error(error):
+        return grpc_details(error)
     details: Any = read(error, "details")
     if isinstance(details, Mapping):
         answer = cast(Mapping[str, Any], details)
