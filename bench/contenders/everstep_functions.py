@@ -65,7 +65,7 @@ class Queue:
                 return []
             return claims.claim(connection, now=now, worker=self._me, lease_ms=LEASE_MS, limit=self._batch)
 
-        return self._store.write(operation).result()
+        return self._store.carry_out(operation)
 
     def serve(self, ran: Callable[[int], None], ready: Callable[[], Any], stopped: threading.Event) -> None:
         raise NotImplementedError("waiting is the worker's part")

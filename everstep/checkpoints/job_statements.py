@@ -1,7 +1,7 @@
 """The statements a job costs from its enqueueing to its end, each built once; what they mean is told where they run.
 
-A parameter has the name of its column. What a row must still be for a change to take place is `job`, `was` and `claim`:
-row id, status and claim number.
+A parameter has the name of its column. What a row must still be for a change to take place is `job` and `claim`, row id
+and claim number, and its status, which is no parameter: `statements` tells why.
 """
 
 from __future__ import annotations
@@ -70,39 +70,40 @@ def advance(columns: tuple[str, ...]) -> Statement:
     )
 
 
-def move(connection: Connection, columns: tuple[str, ...], rows: Sequence[dict[str, Any]]) -> bool:
+def move(connection: Connection, was: str, columns: tuple[str, ...], rows: Sequence[dict[str, Any]]) -> bool:
     """Set columns of jobs that are still as their caller saw them, and write what became of each into `job_events`.
 
     Args:
         connection: The write transaction.
+        was: Their status.
         columns: What is set.
         rows: For each job the values of `columns`, those of the event (`job_id`, `from_status`, `to_status`,
-            `claim_no`, `at`, `actor`, `reason`), and `job`, `was` and `claim`.
+            `claim_no`, `at`, `actor`, `reason`), and `job` and `claim`.
 
     Returns:
         Whether every job was; if a single one was not, nothing is written.
     """
     if connection.dialect.name == "postgresql":  # in one message to the server
-        return _move_and_note(columns).run_all(connection, rows) == len(rows)
-    if _move(columns).run_all(connection, rows) != len(rows):
+        return _move_and_note(was, columns).run_all(connection, rows) == len(rows)
+    if _move(was, columns).run_all(connection, rows) != len(rows):
         return False
     NOTE_EVENT.run_all(connection, rows)
     return True
 
 
-def _moving(columns: tuple[str, ...]) -> Any:
-    as_seen = and_(_jobs.id == bindparam("job"), _jobs.status == bindparam("was"), _jobs.claim_no == bindparam("claim"))
+def _moving(was: str, columns: tuple[str, ...]) -> Any:
+    as_seen = and_(_jobs.id == bindparam("job"), _jobs.status == was, _jobs.claim_no == bindparam("claim"))
     return update(agent_jobs).where(as_seen).values(_given(columns))
 
 
 @cache
-def _move(columns: tuple[str, ...]) -> Statement:
-    return Statement(_moving(columns))
+def _move(was: str, columns: tuple[str, ...]) -> Statement:
+    return Statement(_moving(was, columns))
 
 
 @cache
-def _move_and_note(columns: tuple[str, ...]) -> Statement:
-    moved = _moving(columns).returning(_jobs.id).cte("moved")
+def _move_and_note(was: str, columns: tuple[str, ...]) -> Statement:
+    moved = _moving(was, columns).returning(_jobs.id).cte("moved")
     event = [bindparam(name, type_=job_events.c[name].type) for name in _EVENT]
     return Statement(insert(job_events).from_select(["job_id", *_EVENT], select(moved.c.id, *event)).inline())
 

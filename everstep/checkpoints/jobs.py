@@ -150,19 +150,19 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
         LostClaim: One of several jobs changed since the caller saw it; the caller's transaction must not commit.
         JobStateConflict: No such transition exists.
     """
-    by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    alike: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
     moved: list[Job] = []
     for move in moves:
         job, written = move.job, _written(move, now)
         after = with_columns(job, written)
         if job.run_json is not None and written.get("result_json"):  # its thread's next job comes to it and more
             written["result_json"] = large_texts.kept(connection, job.thread_id, written["result_json"])
-        seen = {"job": job.id, "was": job.status, "claim": job.claim_no}
+        seen = {"job": job.id, "claim": job.claim_no}
         event = _event(after, job.status, now, actor, move.reason)
-        by_columns.setdefault(tuple(written), []).append({**written, **seen, **event})
+        alike.setdefault((job.status, tuple(written)), []).append({**written, **seen, **event})
         moved.append(after)
-    for columns, rows in by_columns.items():
-        if not job_statements.move(connection, columns, rows):
+    for (was, columns), rows in alike.items():
+        if not job_statements.move(connection, was, columns, rows):
             what = ", ".join(f"job {move.job.public_id}: claim {move.job.claim_no}" for move in moves)
             raise LostClaim(f"{what} is no longer its claim")
     for move, after in zip(moves, moved, strict=True):

@@ -114,6 +114,10 @@ class Record:
         """Queue a write; the future resolves when it is committed, which a patient one may wait for a little."""
         return self._writer.submit(operation, patient=patient)
 
+    def carry_out(self, operation: Callable[[Connection], T]) -> T:
+        """Run a write and wait for its commit; on this thread, if no other write is under way."""
+        return self._writer.carry_out(operation)
+
     def flush(self) -> None:
         """Wait for the patient writes that are held, so that a read sees them."""
         self._writer.flush()

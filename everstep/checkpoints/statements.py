@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import BindParameter, Connection, literal_column
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql import ClauseElement, visitors
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -22,7 +22,7 @@ class Statement:
 
     Args:
         query: The statement, in SQLAlchemy Core. None of its columns may need a conversion by SQLAlchemy, and no
-            parameter may be a list.
+            parameter may be a list. Texts that it is built with, such as a status, stand in its SQL as they are.
     """
 
     def __init__(self, query: ClauseElement) -> None:
@@ -106,7 +106,7 @@ class _Form:
     """A statement in the words of one database."""
 
     def __init__(self, query: ClauseElement, dialect: Dialect) -> None:
-        compiled: Any = query.compile(dialect=dialect)
+        compiled: Any = _with_texts(query, dialect).compile(dialect=dialect)
         driver: Any = dialect.dbapi
         self.sql = str(compiled)
         self.errors: type[Exception] = driver.Error
@@ -119,6 +119,24 @@ class _Form:
         if self._names is None:
             return given
         return tuple([given[name] for name in self._names])
+
+
+def _with_texts(query: ClauseElement, dialect: Dialect) -> ClauseElement:
+    """The statement with the texts it is built with in place of parameters.
+
+    SQLite plans a statement anew, each time it runs, that compares a parameter with a column which an index has a
+    condition for, as `status` is: the index may serve for one value and not for another.
+    """
+
+    def text_for(element: Any, **_: Any) -> Any:
+        found: Any = element
+        if isinstance(element, BindParameter) and isinstance(found.value, str):
+            written = found.type.literal_processor(dialect)
+            return written and literal_column(written(found.value), found.type)
+        return None
+
+    replaced: Any = visitors.replacement_traverse(query, {}, text_for)
+    return replaced
 
 
 def _cursor(connection: Connection) -> Any:

@@ -96,7 +96,7 @@ class Store(Record):
         _check_range("priority", priority, 0, 10)
         _check_range("max_attempts", max_attempts, 1, 1000)
         now = self.clock.now_ms()
-        enqueued = self.write(
+        enqueued = self.carry_out(
             lambda connection: submission.enqueue(
                 connection,
                 now=now,
@@ -112,7 +112,7 @@ class Store(Record):
                 parent=parent,
                 webhook=webhook,
             )
-        ).result()
+        )
         leg.current.get().enqueued(enqueued.job.public_id, graph)
         return enqueued
 
@@ -227,7 +227,7 @@ class Store(Record):
             review = questions.find(connection, review_id)
             return questions.answer(connection, review, decision=decision, value=value, reason=reason, by=who, now=now)
 
-        return self.write(operation).result()
+        return self.carry_out(operation)
 
     def cancel(self, public_id: str, *, by: str | None = None) -> Job:
         """Cancel a job: at once when nothing runs it, otherwise as a request its worker acknowledges.
@@ -265,7 +265,7 @@ class Store(Record):
             PayloadInvalid: There is no such limit, or it is no positive number.
         """
         now, who = self.clock.now_ms(), by or _user()
-        return self.write(lambda connection: budgets.raise_(connection, public_id, limits, now=now, by=who)).result()
+        return self.carry_out(lambda connection: budgets.raise_(connection, public_id, limits, now=now, by=who))
 
     def accounts(self, jobs: Sequence[Job]) -> dict[int, Account]:
         """By row id: what each job may use, and what it and its descendants used."""
@@ -305,9 +305,9 @@ class Store(Record):
             ServiceNotFound: No job reported or needs it.
         """
         now = self.clock.now_ms()
-        return self.write(
+        return self.carry_out(
             lambda connection: upstream.open_gate(connection, upstream.find(connection, name), now=now)
-        ).result()
+        )
 
     def emit(
         self,
@@ -344,7 +344,7 @@ class Store(Record):
             by=by or _user(),
             now=self.clock.now_ms(),
         )
-        return self.write(emit).result()
+        return self.carry_out(emit)
 
     def waits(self, job: Job) -> list[Wait]:
         """A job's waits for signals and moments, oldest first."""
@@ -352,11 +352,11 @@ class Store(Record):
 
     def _change(self, change: Callable[..., Job], public_id: str, by: str | None) -> Job:
         now, who = self.clock.now_ms(), by or _user()
-        return self.write(
+        return self.carry_out(
             lambda connection: change(
                 connection, queue.lock(connection, queue.find(connection, public_id).id), now=now, actor=who
             )
-        ).result()
+        )
 
 
 def _check_range(name: str, value: int, lowest: int, highest: int) -> None:

@@ -5,6 +5,9 @@ Should an operation fail, the transaction is run again with a savepoint for each
 nothing with it, an acknowledged one is on disk, and 100 agents stepping at once share an fsync. Operations run in the
 order they were submitted; the saver and the effects rely on it.
 
+Who waits for the commit anyway (`carry_out`) runs the transaction on its own thread, if no other operation is under way
+or queued: handing it over and back costs more than most operations.
+
 A patient operation is one nobody waits for: what a task wrote, whose checkpoint follows within a millisecond or two. It
 is held for the next urgent one and shares its commit, so a superstep costs one; alone it is held for `PATIENCE_S`.
 """
@@ -42,11 +45,15 @@ class _Waiting(NamedTuple):
     patient: bool
 
 
+_Outcome = tuple[Future[Any], Any, BaseException | None]
+
+
 class Writer:
     """Runs write operations in order on one connection.
 
     Args:
-        connect: Opens the connection; called on the writer's thread. Its `begin()` must take the write lock at once.
+        connect: Opens the connection, which several threads use in turns. Its `begin()` must take the write lock at
+            once.
         database: Tells what a database error means.
     """
 
@@ -56,7 +63,12 @@ class Writer:
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._held: Future[Any] | None = None
         self._closed = False
-        self._closing = threading.Lock()
+        self._unfinished = 0
+        self._accepting = threading.Lock()
+        """Guards `_closed` and `_unfinished`: how many operations were accepted and are not carried out."""
+        self._connection: Connection | None = None
+        self._turn = threading.Lock()
+        """Who holds it has the connection."""
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="everstep-writer", daemon=True)
         self._thread.start()
@@ -72,13 +84,38 @@ class Writer:
             RuntimeError: The writer is closed.
         """
         future: Future[T] = Future()
-        with self._closing:  # nothing may be queued behind the end, where nobody would look
-            if self._closed:
-                raise RuntimeError("the record is closed")
+        with self._accepting:  # nothing may be queued behind the end, where nobody would look
+            self._refuse_if_closed()
+            self._unfinished += 1
             self._queue.put(_Waiting(operation, future, patient))
             if patient:
                 self._held = future
         return future
+
+    def carry_out(self, operation: Operation[T]) -> T:
+        """Run an operation and wait for the commit that holds it.
+
+        Args:
+            operation: As for `submit`.
+
+        Raises:
+            RuntimeError: The writer is closed.
+        """
+        if self._unfinished == 0:
+            with self._turn:
+                with self._accepting:
+                    self._refuse_if_closed()
+                    alone = self._unfinished == 0  # then none was accepted before this one
+                    self._unfinished += alone
+                if alone:
+                    future: Future[T] = Future()
+                    self._finish([_Waiting(operation, future, False)])
+                    return future.result()
+        return self.submit(operation).result()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("the record is closed")
 
     def flush(self) -> None:
         """Wait until no patient operation that was submitted before is held, so that reads see them all."""
@@ -90,31 +127,43 @@ class Writer:
 
     def close(self) -> None:
         """Finish what was queued and stop. Safe to call twice."""
-        with self._closing:
+        with self._accepting:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        connection: Connection | None = None
         open_ = True
         while open_:
             batch, open_ = self._gather()
             if batch:
-                try:
-                    connection = connection or self._connect()
-                    self._commit(connection, batch)
-                except BaseException as error:  # the connection itself failed
-                    reason = self._seen_by_caller(error)
-                    for _, future, _ in batch:
-                        if not future.done():
-                            future.set_exception(reason)
-                    if connection is not None:
-                        connection.close()
-                        connection = None
+                with self._turn:
+                    self._finish(batch)
+        with self._turn:
+            self._disconnect()
+
+    def _finish(self, batch: list[_Waiting]) -> None:
+        """Carry out what was accepted, and tell who waits; whose turn it is calls it."""
+        try:
+            self._connection = self._connection or self._connect()
+            outcomes = self._commit(self._connection, batch)
+        except BaseException as error:  # the connection itself failed
+            outcomes = [(future, None, error) for _, future, _ in batch]
+            self._disconnect()
+        with self._accepting:
+            self._unfinished -= len(batch)
+        for future, result, error in outcomes:
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(self._seen_by_caller(error))
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            with suppress(DBAPIError):
+                connection.close()
 
     def _gather(self) -> tuple[list[_Waiting], bool]:
         """What the next commit holds, and whether more may come."""
@@ -124,7 +173,10 @@ class Writer:
         while True:
             if item is None:
                 return batch, False
-            if item.future.set_running_or_notify_cancel():
+            if not item.future.set_running_or_notify_cancel():
+                with self._accepting:
+                    self._unfinished -= 1
+            else:
                 batch.append(item)
                 if not item.patient:
                     held_until = 0.0
@@ -138,10 +190,10 @@ class Writer:
             except queue.Empty:
                 return batch, True
 
-    def _commit(self, connection: Connection, batch: list[_Waiting]) -> None:
+    def _commit(self, connection: Connection, batch: list[_Waiting]) -> list[_Outcome]:
         again, apart = 0, False
         while True:
-            outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+            outcomes: list[_Outcome] = []
             told_of: set[str] = set()
             failure: BaseException | None = None
             try:
@@ -176,23 +228,15 @@ class Writer:
                 elif failure is not None and not apart and len(batch) > 1 and not connection.invalidated:
                     apart = True  # seldom: all over, and it takes nothing with it
                     continue
-                reason = self._seen_by_caller(failure or error)
+                reason = failure or error
+                if connection.invalidated or not isinstance(reason, Exception):
+                    self._disconnect()  # a thread that was interrupted leaves it as it may be
                 told = {id(future): own for future, _, own in outcomes if own is not None}
-                for _, future, _ in batch:
-                    own = told.get(id(future))
-                    future.set_exception(reason if own is None else self._seen_by_caller(own))
-                if connection.invalidated:
-                    raise
-                return
+                return [(future, None, told.get(id(future), reason)) for _, future, _ in batch]
             self.commits += 1
             if told_of:
                 self._database.ring(told_of)
-            for future, result, own in outcomes:
-                if own is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(self._seen_by_caller(own))
-            return
+            return outcomes
 
     def _seen_by_caller(self, error: BaseException) -> BaseException:
         return self._database.translate(error) if isinstance(error, DBAPIError) else error

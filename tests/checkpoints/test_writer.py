@@ -240,6 +240,85 @@ def test_a_connection_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> No
     engine.dispose()
 
 
+def test_who_waits_anyway_runs_the_transaction_itself(store: Store) -> None:
+    """With nothing else under way an operation is carried out on its caller's thread, durable when that goes on."""
+    before = store.commits
+    threads: list[threading.Thread] = []
+
+    def operation(connection: Connection) -> None:
+        note("mine")(connection)
+        threads.append(threading.current_thread())
+
+    store.carry_out(operation)
+    assert threads == [threading.current_thread()]
+    assert notes(store.path) == ["mine"]
+    assert store.commits - before == 1
+    assert store.write(note("next")).result(PATIENCE) == "next"
+    assert notes(store.path) == ["mine", "next"]
+
+
+def test_who_waits_anyway_takes_turns_with_the_others(store: Store) -> None:
+    """While another operation is under way, one that is carried out waits for it, and joins those that are queued."""
+    gate = Gate(store)
+    before = store.commits
+    queued = store.write(note("queued"))
+    found: list[str] = []
+    caller = threading.Thread(target=lambda: found.append(store.carry_out(note("waited"))))
+    caller.start()
+    gate.open()
+    caller.join(PATIENCE)
+    assert (found, queued.result(PATIENCE)) == (["waited"], "queued")
+    assert sorted(notes(store.path)) == ["queued", "waited"]
+    assert store.commits - before <= 3
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_is_carried_out_comes_after_what_is_held(store: Store) -> None:
+    """A patient operation that was submitted before is committed before, or with, one that is waited for."""
+    store.write(note("held"), patient=True)
+    assert store.carry_out(note("waited")) == "waited"
+    assert notes(store.path) == ["held", "waited"]
+
+
+def test_many_threads_that_wait_lose_nothing(store: Store) -> None:
+    """Threads that carry out and threads that submit write through one connection, each operation once."""
+
+    def write(number: int) -> None:
+        for count in range(20):
+            text = note(f"{number} {count}")
+            assert store.carry_out(text) if number % 2 else store.write(text).result(PATIENCE)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert sorted(notes(store.path)) == sorted(f"{number} {count}" for number in range(6) for count in range(20))
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+def test_an_error_of_what_is_carried_out_is_its_callers(store: Store, error: BaseException) -> None:
+    """An operation that fails, or whose thread is interrupted, leaves nothing behind; the record goes on."""
+
+    def halfway(connection: Connection) -> None:
+        note("half")(connection)
+        raise error
+
+    with pytest.raises(type(error)):
+        store.carry_out(halfway)
+    assert store.carry_out(note("next")) == "next"
+    assert store.write(note("last")).result(PATIENCE) == "last"
+    assert notes(store.path) == ["next", "last"]
+
+
+def test_nothing_is_carried_out_in_a_record_that_is_closed(tmp_path: Path) -> None:
+    """A closed record refuses it."""
+    store = fresh(tmp_path)
+    store.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        store.carry_out(note("late"))
+
+
 def integrity(path: Path) -> str:
     """SQLite's own check of the file."""
     connection = sqlite3.connect(path)

@@ -23,11 +23,12 @@ AN_HOUR_S = 3600.0
 
 
 class Counted:
-    """A record in SQLite whose connections tell of every statement."""
+    """A record in SQLite whose connections tell of every statement, and of each time that one is planned."""
 
-    def __init__(self, store: Store, statements: list[str]) -> None:
+    def __init__(self, store: Store, statements: list[str], planned: list[int]) -> None:
         self.store = store
         self.statements = statements
+        self.planned = planned
 
     def during(self, action: Callable[[], Any]) -> tuple[list[str], int]:
         """The statements and the number of commits while something is done."""
@@ -41,18 +42,25 @@ class Counted:
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
     """A record that counts; however slow the machine is, a look stays fresh and what may wait waits."""
     statements: list[str] = []
+    planned: list[int] = []
     connect = sqlite.raw_connection
+
+    def authorize(action: int, *_: Any) -> int:  # SQLite asks as it plans a statement, not as it runs one
+        if action != sqlite3.SQLITE_TRANSACTION:
+            planned.append(action)
+        return sqlite3.SQLITE_OK
 
     def raw_connection(path: Path) -> sqlite3.Connection:
         connection = connect(path)
         connection.set_trace_callback(statements.append)
+        connection.set_authorizer(authorize)
         return connection
 
     monkeypatch.setattr(sqlite, "raw_connection", raw_connection)
     monkeypatch.setattr(claiming, "FRESH_S", AN_HOUR_S)
     monkeypatch.setattr(writer, "PATIENCE_S", AN_HOUR_S)
     with record("sqlite", tmp_path, ManualClock()) as store:
-        yield Counted(store, statements)
+        yield Counted(store, statements, planned)
 
 
 def enqueue(store: Store, number: int) -> Job:
@@ -104,6 +112,19 @@ def test_a_new_job_runs_when_its_claim_is_committed(counted: Counted) -> None:
     before = counted.store.commits
     work(counted.store, chain(node), concurrency=1)
     assert [commits - before for commits in began] == [1]
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_statements_of_the_bare_queue_are_planned_once(counted: Counted, batch: int) -> None:
+    """Once a claim and a settlement ran, SQLite runs them again as they are: planning takes longer than running."""
+    for number in range(5 * batch):
+        enqueue(counted.store, number)
+    held = done_and_next(counted.store, [], batch)
+    held = done_and_next(counted.store, held, batch)
+    counted.planned.clear()
+    held = done_and_next(counted.store, held, batch)
+    assert len(held) == batch
+    assert counted.planned == []
 
 
 def test_an_empty_job_of_the_worker_is_at_most_42_statements_and_3_commits(counted: Counted) -> None:
