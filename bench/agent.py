@@ -6,10 +6,12 @@ The stock savers are those of the version that Everstep's own environment has, s
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -26,8 +28,19 @@ from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.runtime.worker import Worker
 
-TEXT = "x" * 1000
 NONE, SYNC, ASYNC, STEP, WORKER = "none", "SqliteSaver", "AsyncSqliteSaver", "StepSaver", "worker"
+
+
+def _texts(count: int) -> Iterator[str]:
+    """Texts of 1,000 characters that deflate to 54 % by themselves, as pages of `docs/` do; after so many, again."""
+    chance = random.Random(1)
+    letters = "etaoinshrdlu" * 2 + "cmwfgypbvk"
+    words = ["".join(chance.choices(letters, k=chance.randint(2, 9))) for _ in range(3000)]
+    texts = [" ".join(words[int(3000 * chance.random() ** 3.9)] for _ in range(400))[:1000] for _ in range(count)]
+    return itertools.cycle(texts)
+
+
+TEXTS = _texts(500)
 
 
 class State(TypedDict):
@@ -42,7 +55,7 @@ def graph() -> Any:
     """The agent, not compiled; its one node is asynchronous, or not, as it is run."""
 
     def message(state: State) -> dict[str, Any]:
-        return {"messages": [AIMessage(TEXT, id=str(uuid.uuid4()))], "steps": state["steps"] + 1}
+        return {"messages": [AIMessage(next(TEXTS), id=str(uuid.uuid4()))], "steps": state["steps"] + 1}
 
     async def later(state: State) -> dict[str, Any]:
         return message(state)

@@ -16,6 +16,11 @@ NEXT_NODE = "branch:to:"
 """How the names of channels begin that LangGraph routes with."""
 
 
+def is_routing(channel: str) -> bool:
+    """Whether LangGraph routes with a channel."""
+    return channel.startswith(NEXT_NODE)
+
+
 class ChangeWarnings:
     """Looks at what the nodes write, and of each checkpoint at the channels that no earlier one had.
 

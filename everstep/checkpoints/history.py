@@ -17,19 +17,16 @@ import functools
 import itertools
 import marshal
 import operator
+import secrets
 import threading
-import uuid
 import weakref
-import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from everstep.checkpoints.serialization import is_exact
 
@@ -43,9 +40,6 @@ every run of a thread goes on with is spread over some `log n` lines, and is wri
 MOST_KNOWN = 128 * 1024 * 1024
 """Bytes of content that the savers of a process remember together, however many work at once."""
 
-LIST, CHECKPOINT, PACKED = "everstep-list", "everstep-checkpoint", "everstep-checkpoint-zlib"
-"""Types that a stock saver does not know: it refuses such a value instead of taking the list for empty."""
-_PACKED_UP_TO = 64 * 1024
 _AT_ONCE = 64
 
 Place = tuple[str, str]
@@ -61,7 +55,7 @@ Line = tuple[str, int]
 
 
 class NewChunk(NamedTuple):
-    """A chunk to be stored: the line it stands in and its number there, from 0; its value, and that's type."""
+    """A chunk: the line it stands in and its number there, from 0; its value, and that's type."""
 
     line: str
     number: int
@@ -102,42 +96,6 @@ class Known:
     content: bytes = b""
     exact: list[bool] = field(default_factory=list[bool])
     own: bool = False
-
-
-class StepSerializer(JsonPlusSerializer):
-    """LangGraph's serializer, which also knows checkpoints with lists that are stored elsewhere."""
-
-    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """As the stock serializer; `Grown`, and a checkpoint with such values, as types of their own."""
-        if type(obj) is Grown:
-            return LIST, ormsgpack.packb([obj.lines, obj.items])
-        if type(obj) is dict and type(values := cast("dict[str, Any]", obj).get("channel_values")) is dict:
-            lists = {
-                name: [value.lines, value.items]
-                for name, value in cast("dict[str, Any]", values).items()
-                if type(value) is Grown
-            }
-            if lists:
-                _, data = super().dumps_typed([{**obj, "channel_values": {**values, **dict.fromkeys(lists)}}, lists])
-                return (CHECKPOINT, data) if len(data) > _PACKED_UP_TO else (PACKED, zlib.compress(data, 1))
-        return super().dumps_typed(obj)
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The reverse."""
-        kind, content = data
-        if kind == LIST:
-            return _grown(ormsgpack.unpackb(content))
-        if kind in (CHECKPOINT, PACKED):
-            content = zlib.decompress(content) if kind == PACKED else content
-            checkpoint, lists = super().loads_typed(("msgpack", content))
-            checkpoint["channel_values"].update({name: _grown(given) for name, given in lists.items()})
-            return checkpoint
-        return super().loads_typed(data)
-
-
-def _grown(given: Any) -> Grown:
-    lines, items = given
-    return Grown(tuple((line, count) for line, count in lines), items)
 
 
 @functools.cache
@@ -230,7 +188,7 @@ def grow(
     if not rest:
         return Grown(tuple(known.lines), len(value)), None
     if not known.own:
-        known.lines.append((str(uuid.uuid4()), 0))
+        known.lines.append((secrets.token_urlsafe(6), 0))
     line, number = known.lines.pop()
     new = NewChunk(line, number, channel, *serializer.dumps_typed(rest))
     known.lines.append((line, number + 1))
@@ -284,11 +242,17 @@ def _compare(serializer: SerializerProtocol, known: Known, value: list[Any]) -> 
     return kept, exact, content[:end] + content_of(serializer, value[items:], exact[items:])
 
 
+class _Stored(NamedTuple):
+    time: int
+    lists: dict[str, Known]
+    plain: Set[str]
+
+
 class Memory:
     """What a saver knows of the lists of the checkpoints it stored or read last."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[Place, str], tuple[int, dict[str, Known]]] = OrderedDict()
+        self._known: OrderedDict[tuple[Place, str], _Stored] = OrderedDict()
         self._size = 0
         with _LOCK:
             _MEMORIES.add(self)
@@ -298,25 +262,40 @@ class Memory:
         with _LOCK:
             return self._drop((place, checkpoint_id or ""))
 
-    def keep(self, place: Place, checkpoint_id: str, lists: dict[str, Known], *, read: bool = False) -> None:
-        """Remember a checkpoint that was stored; or read, which tells less."""
+    def plain(self, place: Place, checkpoint_id: str | None) -> Set[str]:
+        """What `keep` was told of a checkpoint; nothing, if it is not remembered."""
+        found = self._known.get((place, checkpoint_id or ""))
+        return frozenset() if found is None else found.plain
+
+    def keep(self, place: Place, checkpoint_id: str, lists: dict[str, Known], *, plain: Set[str] | None = None) -> None:
+        """Remember a checkpoint.
+
+        Args:
+            place: Where it is.
+            checkpoint_id: Its id.
+            lists: Its lists.
+            plain: The channels whose values are stored with it, if it was stored; not of one that was only read, which
+                tells less.
+        """
         with _LOCK:
-            if not lists or (read and (place, checkpoint_id) in self._known):
+            if not lists or (plain is None and (place, checkpoint_id) in self._known):
                 return
             self._drop((place, checkpoint_id))
-            self._known[place, checkpoint_id] = next(_TIMES), lists
+            self._known[place, checkpoint_id] = _Stored(next(_TIMES), lists, plain or frozenset())
             self._size += _size(lists)
             while sum(memory._size for memory in _MEMORIES) > MOST_KNOWN:
                 oldest = min((memory for memory in _MEMORIES if memory._known), key=Memory._oldest)
                 oldest._drop(next(iter(oldest._known)))
 
     def _oldest(self) -> int:
-        return next(iter(self._known.values()))[0]
+        return next(iter(self._known.values())).time
 
     def _drop(self, key: tuple[Place, str]) -> Mapping[str, Known]:
-        _, lists = self._known.pop(key, (0, {}))
-        self._size -= _size(lists)
-        return lists
+        found = self._known.pop(key, None)
+        if found is None:
+            return {}
+        self._size -= _size(found.lists)
+        return found.lists
 
 
 _LOCK = threading.Lock()

@@ -5,30 +5,30 @@ Before a checkpoint is stored its long lists are replaced by what stands for the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, Protocol, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import _DeltaSnapshot  # pyright: ignore[reportPrivateUsage]
 from sqlalchemy import Connection
 
 from everstep.checkpoints import history
 from everstep.checkpoints.change_warnings import NEXT_NODE
 from everstep.checkpoints.history import Grown, HistoryGone, Known, Line, Memory, NewChunk
 from everstep.checkpoints.recorder import Place, Statement, place_of
+from everstep.checkpoints.task_writes import Part, Together, Written, channels_of, chunk_value
 from everstep.errors import StoreCorrupt
+
+_LOST = "if the thread was pruned or deleted meanwhile, read it again; else restore a backup"
 
 
 class ChunkTable(Protocol):
     """The rows of chunks in a database."""
 
-    def chunks_of(self, place: Place, line: Line) -> Sequence[tuple[str, bytes]]:
-        """The first chunks of a line, in order: types and values."""
-        ...
-
-    def storing(self, place: Place, new: NewChunk) -> Statement:
-        """Store a chunk."""
+    def chunks_of(self, place: Place, line: Line, first: int = 0) -> Sequence[tuple[str, bytes]]:
+        """The first chunks of a line, in order: types and values; not those before a number."""
         ...
 
     def counting(self, place: Place, chunks: Sequence[Line]) -> Statement:
@@ -41,13 +41,13 @@ class Shortened:
 
     Attributes:
         checkpoint: What LangGraph's saver stores.
-        statements: What is run besides.
+        chunks: What is stored besides.
         lists: What is known of its lists once it is stored.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self.statements: list[Statement] = []
+        self.chunks: list[NewChunk] = []
         self.lists: dict[str, Known] = {}
         self._guard: tuple[Statement, int] | None = None
 
@@ -113,7 +113,7 @@ class LongLists:
             shortened.lists[name] = list_known
             stored = dict(grown[0].lines)
             if new is not None:
-                shortened.statements.append(self._table.storing(place, new))
+                shortened.chunks.append(new)
                 stored[new.line] = new.number
             # The first, which all that need a line lock, and the last.
             expected |= {(line, number) for line, count in stored.items() if count for number in (0, count - 1)}
@@ -124,12 +124,21 @@ class LongLists:
     def stored(self, place: Place, shortened: Shortened) -> None:
         """A checkpoint was stored: its successor can go on from it."""
         if not _is_over(place, shortened.checkpoint):
-            self._memory.keep(place, shortened.checkpoint["id"], shortened.lists)
+            values = shortened.checkpoint["channel_values"]
+            plain = {name for name, value in values.items() if not isinstance(value, _DeltaSnapshot)}
+            self._memory.keep(place, shortened.checkpoint["id"], shortened.lists, plain=plain)
+
+    def plain_channels(self, config: RunnableConfig) -> Set[str]:
+        """The channels that a checkpoint with long lists has the values of; of one that was stored a moment ago.
+
+        So none is a `DeltaChannel`, for which what was written to it is looked for by its name.
+        """
+        return self._memory.plain(place_of(config), config.get("configurable", {}).get("checkpoint_id"))
 
     def restore(
         self, serializer: SerializerProtocol, found: CheckpointTuple, *, remember: bool = False
     ) -> CheckpointTuple:
-        """Put the lists back into a checkpoint that was read, and return it.
+        """Put the lists back into a checkpoint that was read, and what its tasks wrote, and return it.
 
         Raises:
             StoreCorrupt: Parts of them are missing.
@@ -141,8 +150,44 @@ class LongLists:
                 values[name], chunks = self.read(serializer, place, value)
                 if remember:
                     lists[name] = history.known_of(serializer, value.lines, chunks)
-        self._memory.keep(place, found.checkpoint["id"], lists, read=True)
+        self._memory.keep(place, found.checkpoint["id"], lists)
+        if found.pending_writes:
+            found.pending_writes[:] = self.whole_writes(serializer, place, found.pending_writes)
         return found
+
+    def whole_writes(
+        self, serializer: SerializerProtocol, place: Place, writes: Iterable[PendingWrite]
+    ) -> list[PendingWrite]:
+        """What tasks wrote, as it was.
+
+        Raises:
+            StoreCorrupt: Parts of it are missing.
+        """
+        whole: list[PendingWrite] = []
+        for task_id, channel, value in writes:
+            if type(value) is Part:
+                whole.append((task_id, channel, self._value(serializer, place, value)))
+            elif type(value) is Together:
+                values = [self._value(serializer, place, part) for part in value.parts]
+                whole += [(task_id, *each) for each in zip(channels_of(channel), values, strict=True)]
+            else:
+                whole.append((task_id, channel, value))
+        return whole
+
+    def _value(self, serializer: SerializerProtocol, place: Place, part: Part | Written) -> Any:
+        value = part.value(self.chunk_of(place, part)) if isinstance(part, Part) else part.value
+        return serializer.loads_typed((part.kind, value))
+
+    def chunk_of(self, place: Place, part: Part) -> bytes:
+        """The chunk that something is part of, unpacked.
+
+        Raises:
+            StoreCorrupt: It is not there.
+        """
+        rows = self._table.chunks_of(place, (part.line, part.number + 1), part.number)
+        if not rows:
+            raise StoreCorrupt(f"thread {place[0]}: what a task wrote is not there", next_step=_LOST)
+        return chunk_value(*rows[0])[1]
 
     def read(self, serializer: SerializerProtocol, place: Place, grown: Grown) -> tuple[list[Any], list[list[Any]]]:
         """A list, and its chunks.
@@ -156,7 +201,7 @@ class LongLists:
         if len(rows) != sum(count for _, count in grown.lines) or len(whole) != grown.items:
             raise StoreCorrupt(
                 f"thread {place[0]}: {len(whole)} of {grown.items} items of a list are there",
-                next_step="if the thread was pruned or deleted meanwhile, read it again; else restore a backup",
+                next_step=_LOST,
             )
         return whole, chunks
 

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.types.json import Jsonb
 
@@ -14,7 +15,8 @@ from everstep.checkpoints.fence import Fence
 from everstep.checkpoints.history import CHUNKS, NewChunk
 from everstep.checkpoints.recorder import Place, Recorder, Statement
 from everstep.checkpoints.saver import INTERRUPT, RESUME, StepSaver
-from everstep.checkpoints.threads import lines, needed
+from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row
+from everstep.checkpoints.threads import lines, needed, parted
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -24,6 +26,7 @@ _COLUMNS = {
     "checkpoint_blobs": "checkpoint_ns, channel, version, type, blob",
     "checkpoint_writes": "checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob",
 }
+_ROW = "thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob"
 _UNREFERENCED = """
 DELETE FROM checkpoint_blobs b WHERE b.thread_id = %s AND b.checkpoint_ns = %s AND NOT EXISTS (
     SELECT 1 FROM checkpoints c
@@ -67,14 +70,32 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
         with self._cursor() as cursor:
             return cursor.execute(sql, parameters).fetchall()
 
-    def chunks_of(self, place: Place, line: tuple[str, int]) -> Sequence[Any]:
+    def chunks_of(self, place: Place, line: tuple[str, int], first: int = 0) -> Sequence[Any]:
         """See `ChunkTable`."""
         rows = self._rows(
             "SELECT type, blob FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s"
-            " AND checkpoint_id = %s AND task_id = %s AND idx < %s ORDER BY idx",
-            (*place, CHUNKS, *line),
+            " AND checkpoint_id = %s AND task_id = %s AND idx < %s AND idx >= %s ORDER BY idx",
+            (*place, CHUNKS, *line, first),
         )
         return [(row["type"], row["blob"]) for row in rows]
+
+    def rewriting(self, row: Row, kind: str, value: bytes) -> Statement:
+        """See `RewritingTable`."""
+        return (
+            "UPDATE checkpoint_writes SET type = %s, blob = %s WHERE thread_id = %s AND checkpoint_ns = %s"
+            " AND checkpoint_id = %s AND task_id = %s AND idx = %s AND type = %s AND blob = %s",
+            (
+                kind,
+                value,
+                row.thread_id,
+                row.namespace,
+                row.checkpoint_id,
+                row.task_id,
+                row.position,
+                row.kind,
+                row.value,
+            ),
+        )
 
     def storing(self, place: Place, new: NewChunk) -> Statement:
         """See `ChunkTable`."""
@@ -115,7 +136,7 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
                 for run_id in run_ids
                 for table in ("checkpoint_writes", "checkpoints")
             ),
-            *(self._deletion_of_lines(place, *self._left(place, run_ids)) for place in places),
+            *(self._deletion_of_lines(place, self._left(place, run_ids)) for place in places),
             *((_UNREFERENCED, place) for place in places),
         ]
 
@@ -150,16 +171,40 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
                 )
                 for table in ("checkpoints", "checkpoint_writes")
             ]
-            statements += [self._deletion_of_lines(place, kept, lines(found)), (_UNREFERENCED, place)]
+            statements += [self._deletion_of_lines(place, found), (_UNREFERENCED, place)]
         return statements
 
-    def _deletion_of_lines(self, place: Place, kept: Sequence[str], held: Mapping[str, int]) -> Statement:
+    def _deletion_of_lines(self, place: Place, left: Sequence[CheckpointTuple]) -> Statement:
+        ids = [each.checkpoint["id"] for each in left]
         return (
             "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
             " AND idx >= coalesce((%s::jsonb ->> task_id)::int, 0) AND NOT EXISTS ("
-            "SELECT 1 FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id <> ALL(%s))",
-            (*place, CHUNKS, json.dumps(held), *place, list(kept)),
+            "SELECT 1 FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id <> ALL(%s))"
+            " AND %s = (SELECT count(*) FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s"
+            " AND type IN (%s, %s) AND checkpoint_id = ANY(%s))",
+            (*place, CHUNKS, json.dumps(lines(left)), *place, ids, parted(left), *place, PART, PARTS, ids),
         )
+
+    def _together(self, thread_id: str) -> list[Row]:
+        rows = self._rows(
+            f"SELECT {_ROW} FROM checkpoint_writes WHERE thread_id = %s AND type IN (%s, %s, %s)",
+            (thread_id, PART, PARTS, TOGETHER),
+        )
+        return [Row(*row.values()) for row in rows]
+
+    def _replacing(self, row: Row, rows: Sequence[Row]) -> list[Statement]:
+        marks = ", ".join(["%s"] * len(row))
+        return [
+            (
+                "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
+                " AND task_id = %s AND idx = %s",
+                (*row[:4], row.position),
+            ),
+            (
+                f"INSERT INTO checkpoint_writes ({_ROW}) VALUES ({marks}) ON CONFLICT DO NOTHING",
+                [tuple(each) for each in rows],
+            ),
+        ]
 
     def _freeing(self, place: Place, versions: Mapping[str, Any]) -> list[Statement]:
         return [

@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
+    get_checkpoint_id,
 )
 from sqlalchemy import Connection
 
@@ -30,11 +31,13 @@ from everstep.checkpoints import claims, jobs, serialization
 from everstep.checkpoints.change_warnings import NEXT_NODE, ChangeWarnings
 from everstep.checkpoints.fence import Fence
 from everstep.checkpoints.foreknown import Foreknown
-from everstep.checkpoints.history import Grown, HistoryGone, NewChunk, StepSerializer
+from everstep.checkpoints.history import Grown, HistoryGone
 from everstep.checkpoints.long_lists import LongLists, Shortened
 from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, size_of
 from everstep.checkpoints.redaction import without_configuration, without_secrets
 from everstep.checkpoints.statements import execute
+from everstep.checkpoints.step_serializer import StepSerializer
+from everstep.checkpoints.task_writes import Row, TaskWrites, together
 from everstep.checkpoints.thread_operations import INTERRUPT, RESUME, ThreadOperations
 from everstep.observability import metric_names
 
@@ -69,6 +72,7 @@ class StepSaver(ThreadOperations):
     def __init__(self, store: Store, fence: Fence | None = None, *, full_lists: bool = False) -> None:
         self.serde = StepSerializer()
         self._lists = LongLists(self)
+        self._writes = TaskWrites(self)
         self._full_lists = full_lists
         self._store = store
         self._fence = fence
@@ -92,20 +96,6 @@ class StepSaver(ThreadOperations):
             routed: Whether code of the graph decides where it begins.
         """
         self._foreknown.begin_empty(thread_id, routed=routed)
-
-    # ---- what differs between databases
-
-    def chunks_of(self, place: Place, line: tuple[str, int]) -> Sequence[tuple[str, bytes]]:
-        """See `ChunkTable`."""
-        raise NotImplementedError
-
-    def storing(self, place: Place, new: NewChunk) -> Statement:
-        """See `ChunkTable`."""
-        raise NotImplementedError
-
-    def counting(self, place: Place, chunks: Sequence[tuple[str, int]]) -> Statement:
-        """See `ChunkTable`."""
-        raise NotImplementedError
 
     # ---- writing
 
@@ -188,18 +178,23 @@ class StepSaver(ThreadOperations):
             return super(StepSaver, self).put(plain, shortened.checkpoint, metadata, new_versions), shortened
 
         (saved, shortened), statements = self._record(write, values)
-        statements += shortened.statements
+        rewritten, chunks = self._writes.shorten(place_of(config), get_checkpoint_id(config), shortened.chunks)
+        statements += [*rewritten, *(self.storing(place_of(config), chunk) for chunk in chunks)]
         future = self._submit(
             statements, progress, place=place_of(config), check=shortened.check, is_step=True, patient=patient
         )
         return saved, shortened, future
 
     def _shorten(self, config: RunnableConfig, checkpoint: Checkpoint, new_versions: ChannelVersions) -> Shortened:
-        if self._full_lists or not isinstance(self.serde, StepSerializer):
+        if not self._shortens:
             return Shortened(checkpoint)
         values = checkpoint["channel_values"]
         stored = [name for name in values if name in new_versions] if self.stores_what_changed else list(values)
         return self._lists.shorten(self.serde, config, checkpoint, stored)
+
+    @property
+    def _shortens(self) -> bool:
+        return not self._full_lists and isinstance(self.serde, StepSerializer)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -244,6 +239,10 @@ class StepSaver(ThreadOperations):
         _, statements = self._record(
             lambda: super(StepSaver, self).put_writes(config, writes, task_id, task_path), dict(writes)
         )
+        if self._shortens:
+            plain = self._lists.plain_channels(config)
+            statements = [(sql, together([Row(*row) for row in rows], plain)) for sql, rows in statements]
+            self._writes.stored(row for _, rows in statements for row in rows)
         patient = not any(channel in CONTROL for channel, _ in writes) and not crash.armed("writes.after_put")
         progress = {"progressed": any(channel not in CONTROL for channel, _ in writes)}
         future = self._submit(statements, progress, place=place_of(config), task_id=task_id, patient=patient)
@@ -386,6 +385,7 @@ class StepSaver(ThreadOperations):
         self._store.flush()
         found = super().get_delta_channel_history(config=config, channels=channels)
         for each in found.values():
+            each["writes"] = self._lists.whole_writes(self.serde, place_of(config), each["writes"])
             seed = each.get("seed")
             if isinstance(seed, Grown):  # it was a plain list then
                 each["seed"], _ = self._lists.read(self.serde, place_of(config), seed)

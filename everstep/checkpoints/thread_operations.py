@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-from everstep.checkpoints.history import Grown
+from everstep.checkpoints.history import Grown, Line, NewChunk
 from everstep.checkpoints.long_lists import LongLists
 from everstep.checkpoints.recorder import Place, Statement, place_of
-from everstep.checkpoints.threads import lines
+from everstep.checkpoints.task_writes import Row, apart
 
 if TYPE_CHECKING:
     from everstep.checkpoints.store import Store
@@ -36,6 +36,22 @@ class ThreadOperations(BaseCheckpointSaver[str]):
 
     # ---- what differs between databases
 
+    def chunks_of(self, place: Place, line: Line, first: int = 0) -> Sequence[tuple[str, bytes]]:
+        """See `ChunkTable`."""
+        raise NotImplementedError
+
+    def storing(self, place: Place, new: NewChunk) -> Statement:
+        """See `ChunkTable`."""
+        raise NotImplementedError
+
+    def counting(self, place: Place, chunks: Sequence[Line]) -> Statement:
+        """See `ChunkTable`."""
+        raise NotImplementedError
+
+    def rewriting(self, row: Row, kind: str, value: bytes) -> Statement:
+        """See `RewritingTable`."""
+        raise NotImplementedError
+
     def _answers(self, thread_id: str) -> Sequence[tuple[str, str, str, str, str, bytes]]:
         """The writes to the channels of interrupts and answers: namespace, checkpoint, task, channel, type, value."""
         raise NotImplementedError
@@ -49,8 +65,16 @@ class ThreadOperations(BaseCheckpointSaver[str]):
     def _pruning(self, thread_id: str) -> list[Statement]:
         raise NotImplementedError
 
-    def _deletion_of_lines(self, place: Place, kept: Sequence[str], held: Mapping[str, int]) -> Statement:
-        """Delete a place's chunks, but so many of each line; nothing, if it has a checkpoint that is none of these."""
+    def _deletion_of_lines(self, place: Place, left: Sequence[CheckpointTuple]) -> Statement:
+        """Delete a place's chunks but those that these need; none, if there are others, or if they need more by now."""
+        raise NotImplementedError
+
+    def _together(self, thread_id: str) -> list[Row]:
+        """What tasks of a thread wrote, of which a row is not as LangGraph would have stored it."""
+        raise NotImplementedError
+
+    def _replacing(self, row: Row, rows: Sequence[Row]) -> list[Statement]:
+        """Put rows in the place of one."""
         raise NotImplementedError
 
     def _freeing(self, place: Place, versions: Mapping[str, Any]) -> list[Statement]:
@@ -85,11 +109,10 @@ class ThreadOperations(BaseCheckpointSaver[str]):
         """As `delete_for_runs`."""
         await self._store.in_thread(self.delete_for_runs, run_ids)
 
-    def _left(self, place: Place, run_ids: Sequence[str]) -> tuple[list[str], dict[str, int]]:
-        """The checkpoints of a place that are of none of these runs, and the lines they need."""
+    def _left(self, place: Place, run_ids: Sequence[str]) -> list[CheckpointTuple]:
+        """The checkpoints of a place that are of none of these runs."""
         root: RunnableConfig = {"configurable": {"thread_id": place[0], "checkpoint_ns": place[1]}}
-        left = [each for each in super().list(root) if each.metadata.get("run_id") not in run_ids]
-        return [each.checkpoint["id"] for each in left], lines(left)
+        return [each for each in super().list(root) if each.metadata.get("run_id") not in run_ids]
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a whole thread: every checkpoint and write, in every namespace."""
@@ -123,7 +146,7 @@ class ThreadOperations(BaseCheckpointSaver[str]):
         await self._store.in_thread(lambda: self.prune(thread_ids, strategy=strategy))
 
     def store_whole(self, thread_id: str) -> None:
-        """Store the lists of a thread's checkpoints whole in each, so that a stock saver can read the thread.
+        """Store the lists of a thread's checkpoints whole in each, and what tasks wrote, for a stock saver to read.
 
         That is what a stock saver stores: of a long conversation very much. `prune` it before to keep its newest state
         alone. Nobody should work on the thread meanwhile.
@@ -145,6 +168,10 @@ class ThreadOperations(BaseCheckpointSaver[str]):
                 write = functools.partial(put, parent, found.checkpoint, found.metadata, versions)
                 _, statements = self._record(write, values)
                 self._submit([*self._freeing(place, versions), *statements], None).result()
+        for row in self._together(thread_id):
+            place = row.thread_id, row.namespace
+            rows = apart(row, functools.partial(self._lists.chunk_of, place))
+            self._submit(self._replacing(row, rows), None).result()
         self._submit([self._deletion_of_chunks(thread_id)], None).result()
 
     async def astore_whole(self, thread_id: str) -> None:

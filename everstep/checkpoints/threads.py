@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from langgraph.checkpoint.base import CheckpointTuple
 
 from everstep.checkpoints.history import Grown
+from everstep.checkpoints.task_writes import lines_of
 
 if TYPE_CHECKING:
     from everstep.checkpoints.saver import StepSaver
@@ -28,10 +29,16 @@ def needed(saver: StepSaver, thread_id: str, namespace: str) -> list[CheckpointT
 
 
 def lines(checkpoints: Iterable[CheckpointTuple]) -> dict[str, int]:
-    """Which lines the lists of checkpoints consist of, and how many chunks of each from its beginning."""
+    """Which lines checkpoints, and what their tasks wrote, need; and how many chunks of each from its beginning."""
     found: dict[str, int] = {}
     for checkpoint in checkpoints:
-        for value in checkpoint.checkpoint["channel_values"].values():
-            for line, count in value.lines if isinstance(value, Grown) else ():
-                found[line] = max(count, found.get(line, 0))
+        needed = [value.lines for value in checkpoint.checkpoint["channel_values"].values() if isinstance(value, Grown)]
+        needed += [lines_of(value) for _, _, value in checkpoint.pending_writes or ()]
+        for line, count in (each for some in needed for each in some):
+            found[line] = max(count, found.get(line, 0))
     return found
+
+
+def parted(checkpoints: Iterable[CheckpointTuple]) -> int:
+    """How many rows of what the tasks of checkpoints wrote need lines."""
+    return sum(1 for each in checkpoints for _, _, value in each.pending_writes or () if any(lines_of(value)))
