@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from everstep.checkpoints import migrate
+from everstep.checkpoints import migrate, postgres_pooler
 from everstep.checkpoints.wake_ups import WORK
 from everstep.clock import Clock
 from everstep.errors import (
@@ -49,7 +49,8 @@ DEFAULTS = {
     "tcp_user_timeout": "30000",
 }
 """Parameters of libpq, where the URL does not say otherwise: a host that vanished is noticed within half a minute."""
-WRITING = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s -c tcp_keepalives_idle=30"
+LOCK_TIMEOUT = "30s"
+WRITING = f"-c lock_timeout={LOCK_TIMEOUT} -c idle_in_transaction_session_timeout=60s -c tcp_keepalives_idle=30"
 READING = "-c default_transaction_read_only=on -c statement_timeout=60s"
 _MIGRATING = 0x45564552  # the advisory lock under which one process migrates
 _TRIES, _PAUSE_S = 600, 0.05
@@ -118,22 +119,58 @@ class Postgres:
                 next_step="use postgresql://USER@HOST:PORT/DATABASE; percent-encode what is special",
             ) from None
         self._given: dict[str, Any] = {**DEFAULTS, **given}
+        self._sets_by_statement = False
         shown = {name: given[name] for name in ("user", "host", "port", "dbname") if given.get(name)}
         host = str(shown.get("host", "")) + (f":{shown['port']}" if "port" in shown else "")
         user = f"{shown['user']}@" if "user" in shown else ""
         self.label = f"postgresql://{user}{host}/{shown.get('dbname', '')}"
 
+    def _options(self, options: str) -> str:
+        return f"{self._given.get('options') or ''} {options}".strip()
+
     def _conninfo(self, options: str) -> str:
-        both = f"{self._given.get('options') or ''} {options}".strip()
-        return conninfo.make_conninfo("", **{**self._given, "options": both})
+        asked = None if self._sets_by_statement else self._options(options)
+        return conninfo.make_conninfo("", **{**self._given, "options": asked})
+
+    def _configure(self, connection: psycopg.Connection[Any], options: str) -> None:
+        """Make the settings of a new connection, where a pooler does not take them as it begins."""
+        if self._sets_by_statement:
+            postgres_pooler.set_by_statement(connection, self._options(options))
 
     def _connect(self, options: str = WRITING) -> psycopg.Connection[Any]:
         dicts: Any = dict_row
-        return psycopg.connect(self._conninfo(options), autocommit=True, prepare_threshold=0, row_factory=dicts)
+        connection = psycopg.connect(self._conninfo(options), autocommit=True, prepare_threshold=0, row_factory=dicts)
+        self._configure(connection, options)
+        return connection
+
+    def _connect_first(self) -> psycopg.Connection[Any]:
+        """Connect, and find out what stands between.
+
+        Raises:
+            StoreUrlInvalid: A pooler that does not leave a session to us.
+        """
+        try:
+            connection = self._connect()
+        except psycopg.OperationalError as error:
+            if self._sets_by_statement or not postgres_pooler.refuses_options(error):
+                raise
+            self._sets_by_statement = True
+            connection = self._connect()
+        try:
+            found = postgres_pooler.look(connection)
+            if found.lock_timeout != LOCK_TIMEOUT:  # it was dropped, and the others with it
+                self._sets_by_statement = True
+                self._configure(connection, WRITING)
+            if found.is_between:
+                postgres_pooler.require_sessions(connection, self._connect, self.label)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def prepare(self, *, create: bool) -> None:
         try:
-            with self._connect() as connection:
+            with self._connect_first() as connection:
                 version = self._version(connection)
                 if version is None and not create:
                     raise StoreNotFound(
@@ -197,10 +234,15 @@ class Postgres:
         with self._connect() as connection, self._alone(connection):
             make()
 
+    def _plain(self, options: str) -> psycopg.Connection[Any]:
+        connection = psycopg.Connection.connect(self._conninfo(options))
+        self._configure(connection, options)
+        return connection
+
     def writing_engine(self) -> Engine:
         return create_engine(
             "postgresql+psycopg://",
-            creator=lambda: psycopg.Connection.connect(self._conninfo(WRITING)),
+            creator=lambda: self._plain(WRITING),
             poolclass=NullPool,
             use_native_hstore=False,
         )
@@ -208,7 +250,7 @@ class Postgres:
     def reading_engine(self) -> Engine:
         return create_engine(
             "postgresql+psycopg://",
-            creator=lambda: psycopg.Connection.connect(self._conninfo(READING)),
+            creator=lambda: self._plain(READING),
             poolclass=QueuePool,
             pool_pre_ping=True,
             isolation_level="REPEATABLE READ",
@@ -216,21 +258,17 @@ class Postgres:
         )
 
     def checkpoint_reader(self) -> ConnectionPool[Any]:
-        return ConnectionPool(
-            self._conninfo(READING),
-            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
-            min_size=0,
-            max_size=4,
-            timeout=30.0,
-            check=ConnectionPool.check_connection,
-            open=True,
-        )
+        return self._pool(READING)
 
     def item_pool(self) -> ConnectionPool[Any]:
         """What the store of items reads with: a read may let an item's time to live begin anew."""
+        return self._pool(WRITING)
+
+    def _pool(self, options: str) -> ConnectionPool[Any]:
         return ConnectionPool(
-            self._conninfo(WRITING),
+            self._conninfo(options),
             kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
+            configure=lambda connection: self._configure(connection, options),
             min_size=0,
             max_size=4,
             timeout=30.0,
