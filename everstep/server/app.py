@@ -7,8 +7,9 @@ import re
 from functools import cache
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 
 from everstep.checkpoints.metrics import RecordSamples
 from everstep.checkpoints.store import Store
@@ -108,27 +109,27 @@ def create_app(
     )
     app.state.auth_hook = _hook(graphs, http)
     failures.install(app)
-    app.include_router(meta.router)
-    app.include_router(assistants.router, dependencies=KNOWN_QUERIES)
-    app.include_router(threads.router, dependencies=KNOWN_QUERIES)
-    app.include_router(thread_states.router, dependencies=KNOWN_QUERIES)
-    app.include_router(items.router, dependencies=KNOWN_QUERIES)
+    app.router.routes.extend(_routes())
     assistants.make_system_assistants(store, graphs)
     graphs.items_of(store, "default")  # what is configured and not possible is told now
-    app.include_router(crons.router, dependencies=KNOWN_QUERIES)
-    app.include_router(runs.router, dependencies=KNOWN_QUERIES)
-    app.include_router(run_ends.router, dependencies=KNOWN_QUERIES)
-    app.include_router(thread_streams.router, dependencies=KNOWN_QUERIES)
-    app.include_router(commands.router, dependencies=KNOWN_QUERIES)
-    app.include_router(streaming.router, dependencies=KNOWN_QUERIES)
-    paid = (provider_tasks, quotes)
-    for native in (jobs, reviews, dead_letters, services, schedules, deliveries, signals, *paid, health):
-        app.include_router(native.router, dependencies=KNOWN_QUERIES)
-    app.include_router(triggers.router)
-    app.include_router(webhooks.router)
     _describe(app, http)
     _guard(app, app.state.served)
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """What every application answers; what each of them takes is worked out once, when the first is asked."""
+    router = APIRouter()
+    router.include_router(meta.router)
+    known = (assistants, threads, thread_states, items, crons, runs, run_ends, thread_streams, commands, streaming)
+    paid = (provider_tasks, quotes)
+    native = (jobs, reviews, dead_letters, services, schedules, deliveries, signals, *paid, health)
+    for part in (*known, *native):
+        router.include_router(part.router, dependencies=KNOWN_QUERIES)
+    router.include_router(triggers.router)
+    router.include_router(webhooks.router)
+    return router.routes
 
 
 def _hook(graphs: GraphCatalogue, http: HttpConfiguration) -> auth_hook.AuthHook | None:

@@ -1,7 +1,7 @@
 """`everstep` in a process of its own that has its imports already: it is forked, where starting Python takes a second.
 
-Arguments, folder, environment, input, output, exit code and signals are those of a process that was started; only what
-Python reads before it runs anything is not, and belongs to tests that start one.
+Arguments, folder, environment, input, output, exit code and signals are those of a process that was started. Only what
+Python reads before it runs anything is not, and a new record is a copy of one: tests of these start a process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import everstep
 from everstep import crash
+from tests.support import migrated
 from tests.support.record import CONTEXT
 
 for _module in pkgutil.walk_packages(everstep.__path__, "everstep."):
@@ -81,6 +82,7 @@ def become(arguments: Sequence[str], folder: Path, environment: Mapping[str, str
     os.environ.update(environment)
     time.tzset()
     crash.arm(os.environ.get(crash.VARIABLE))
+    migrated.share()
     sys.argv = ["everstep", *arguments]
     sys.path[0] = str(folder)
     importlib.import_module("everstep.cli.main").main()

@@ -19,6 +19,7 @@ from everstep.checkpoints.store import Store
 from tests.support.accepted import outcomes
 from tests.support.outside import happened
 from tests.support.processes import POINTS, work, work_until_killed
+from tests.support.record import fresh
 from tests.support.repositories import git
 
 GRAPH = "verified"
@@ -31,12 +32,12 @@ def run(folder: Path, killed_at: tuple[int, str] | None) -> tuple[dict[str, Any]
     place.mkdir(parents=True)
     git(place, "init", "--quiet")
     git(place, "commit", "--quiet", "--allow-empty", "--message=start")
-    url = f"sqlite:///{folder / 'record.db'}"
     command = "sh -c 'grep -x \"end 3\" world || { echo not yet; exit 1; }'"
     acceptance = Acceptance(
         verify=(command,), workdir="{folder}", returns=1, base=git(place, "rev-parse", "HEAD"), high_risk=("world",)
     )
-    with Store.open(url) as store:
+    with fresh(folder) as store:
+        url = store.url
         given = {"messages": [{"role": "user", "content": "build it"}], "folder": str(place)}
         store.enqueue(GRAPH, given, policy=JobPolicy(acceptance=acceptance))
     passed: list[Counter[str]] = []

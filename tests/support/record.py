@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import forkserver
@@ -21,7 +20,7 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import Clock
 from everstep.runtime.settle import Outcome, settle
-from tests.support import compiled
+from tests.support import compiled, migrated
 from tests.support.waiting import PATIENCE, Halt
 
 compiled.share()
@@ -162,18 +161,10 @@ class Gate:
         self._halt.release()
 
 
-_migrated: list[bytes] = []
-
-
 def fresh(folder: Path, clock: Clock | None = None) -> Store:
-    """An empty record in `folder`; a copy of one that was migrated once, since most tests are not about that."""
-    if not _migrated:
-        with tempfile.TemporaryDirectory() as elsewhere:
-            path = Path(elsewhere) / "record.db"
-            Store.open(f"sqlite:///{path}").close()
-            _migrated.append(path.read_bytes())
+    """An empty record in `folder`."""
     path = folder / "record.db"
-    path.write_bytes(_migrated[0])
+    path.write_bytes(migrated.content())
     return Store.open(f"sqlite:///{path}", clock=clock)
 
 
