@@ -15,6 +15,7 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from tests.support import memory
 from tests.support.ending import AT_END
+from tests.support.order import LONG, spread
 from tests.support.record import record
 
 memory.use()
@@ -25,6 +26,12 @@ def pytest_xdist_auto_num_workers() -> int:
     """How many processes `-n auto` is: one more than cores, as tests wait for disks and for processes of their own."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + 1
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let long tests begin first where several processes share them."""
+    if processes := getattr(config, "workerinput", {}).get("workercount", 0):
+        items[:] = spread(items, lambda item: item.path.name in LONG, processes)
 
 
 def pytest_sessionfinish() -> None:
