@@ -167,14 +167,8 @@ class Folder:
     @contextmanager
     def worker(self, *options: str, **variables: str) -> Generator[Worker]:
         """A worker process for the time of a block; whatever is left of it is killed after it."""
-        process = subprocess.Popen(
-            [*COMMAND, "worker", "--json", *options],
-            cwd=self.path,
-            env=environment(**variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        arguments = ["worker", "--json", *options]
+        process = forked.Started(arguments, folder=self.path, environment=environment(**variables), with_errors=True)
         deadline = threading.Timer(PATIENCE_S, process.kill)
         deadline.start()
         try:
@@ -182,19 +176,19 @@ class Folder:
         finally:
             deadline.cancel()
             process.kill()
-            process.communicate()
+            process.wait()
+            process.close()
 
 
 class Worker:
     """A worker process and what it tells: a line of JSON for each job it claims or settles."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: forked.Started) -> None:
         self.process = process
         self.events: list[dict[str, Any]] = []
 
     def until(self, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Read what it tells until that is enough; fails when the worker ends before."""
-        assert self.process.stdout is not None
         while not enough(self.events):
             line = self.process.stdout.readline()
             if not line:

@@ -9,19 +9,26 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.reduction import DupFd
 from pathlib import Path
+from typing import Any, cast
 
 import everstep
 from everstep import crash
 from tests.support import migrated
 from tests.support.record import CONTEXT
+from tests.support.waiting import PATIENCE
 
 for _module in pkgutil.walk_packages(everstep.__path__, "everstep."):
     if not _module.name.endswith("__main__"):
@@ -55,6 +62,101 @@ def run(
         if not ended or process.exitcode is None:
             raise subprocess.TimeoutExpired(["everstep", *arguments], timeout)
         return process.exitcode, *(stream.read_bytes() for stream in streams[1:])
+
+
+class Started:
+    """A command that runs, with what `subprocess.Popen` has for one whose output is text in pipes.
+
+    Args:
+        arguments: Of the command.
+        folder: Where it works.
+        environment: All of its environment.
+        with_errors: Whether its error output is kept apart, for `stderr`; otherwise it goes where the tests' goes.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], with_errors: bool = False
+    ) -> None:
+        pipes = [os.pipe() for _ in range(1 + with_errors)]
+        streams = [_Passed(number) for number in ([writer for _, writer in pipes] + [2])[:2]]
+        self._process = CONTEXT.Process(
+            target=_started, args=([*arguments], folder, dict(environment), streams), daemon=True
+        )
+        with _starting:
+            self._process.start()
+        self.pid = cast(int, self._process.pid)
+        for _, writer in pipes:
+            os.close(writer)
+        texts = [os.fdopen(reader, encoding="utf-8") for reader, _ in pipes]
+        self.stdout, self.stderr = texts[0], texts[1] if with_errors else None
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code once it has ended; negative: the signal that ended it."""
+        with _starting:
+            return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """As `returncode`."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, when it has ended."""
+        if not wait([self._process.sentinel], timeout):
+            raise subprocess.TimeoutExpired("everstep", timeout or 0.0)
+        code = self.returncode
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """The rest of its outputs, and its end; it is killed if that takes longer."""
+        deadline = threading.Timer(timeout or PATIENCE, self.kill)
+        deadline.start()
+        with ThreadPoolExecutor(1) as thread:
+            errors = thread.submit(self.stderr.read) if self.stderr else None
+            told = self.stdout.read()
+            said = errors.result() if errors else ""
+        self.wait()
+        deadline.cancel()
+        return told, said
+
+    def close(self) -> None:
+        """Close the pipes."""
+        for text in (self.stdout, self.stderr):
+            if text:
+                text.close()
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """A file descriptor that goes to the process along with what it is told; there it is a number again."""
+
+    number: int
+
+    def __reduce__(self) -> Any:
+        return _received, (DupFd(self.number),)
+
+
+def _received(passed: Any) -> int:
+    return passed.detach()
+
+
+def _started(arguments: list[str], folder: Path, environment: dict[str, str], outputs: list[Any]) -> None:
+    become(arguments, folder, environment, [os.open(os.devnull, os.O_RDONLY), *outputs])
 
 
 def _command(arguments: list[str], folder: Path, environment: dict[str, str], streams: list[Path]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,7 @@ import pytest
 
 from everstep.checkpoints.store import Store
 from everstep.server.serving import listen
-from tests.cli.folder import environment
+from tests.cli.folder import Folder
 from tests.support.server_process import Start, make_graphs, starting
 from tests.support.waiting import PATIENCE, until
 
@@ -146,9 +144,8 @@ def test_the_http_part_alone_runs_nothing(start: Start, folder: Path) -> None:
     assert server.ready["parts"] == ["http"]
     with server.client() as client:
         job = submit(client, n=1)
-        worker = [sys.executable, "-m", "everstep", "worker", "--until-idle"]
         assert client.get(f"/everstep/jobs/{job}").json()["status"] == "pending"
-        subprocess.run(worker, cwd=folder, env=environment(), check=True, capture_output=True)
+        assert Folder(folder).run("worker", "--until-idle").code == 0
         assert is_done(client, job)
 
 
@@ -165,25 +162,19 @@ def test_a_graph_calls_its_own_server(start: Start, record: Store) -> None:
 
 def test_other_machines_are_not_let_in_unguarded(start: Start, folder: Path) -> None:
     """Listening elsewhere without a key is refused before anything listens, with the next step; with a key it works."""
-    command = [sys.executable, "-m", "everstep"]
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *arguments], cwd=folder, env=environment(), capture_output=True, text=True, timeout=PATIENCE
-        )
-
+    run = Folder(folder).run
     refused = run("up", "--host", "0.0.0.0", "--port", "0", "--json")
-    error = json.loads(refused.stderr.splitlines()[-1])["error"]
-    assert (refused.returncode, error["code"]) == (78, "server_unguarded")
+    error = refused.error
+    assert (refused.code, error["code"]) == (78, "server_unguarded")
     assert "everstep keys create" in error["next_step"]
-    key = json.loads(run("keys", "create", "laptop", "--json").stdout)["key"]
+    key = run("keys", "create", "laptop", "--json").value["key"]
     server = start("--host", "0.0.0.0")
     with server.client() as client:
         assert client.get("/info").status_code == 401
         assert client.get("/info", headers={"x-api-key": key}).status_code == 200
-        (listed,) = json.loads(run("keys", "list", "--json").stdout)
+        (listed,) = run("keys", "list", "--json").value
         assert key not in json.dumps(listed)
-        assert run("keys", "revoke", listed["id"][:13]).returncode == 0
+        assert run("keys", "revoke", listed["id"][:13]).code == 0
         until(lambda: client.get("/info", headers={"x-api-key": key}).status_code == 401, "the revocation")
 
 

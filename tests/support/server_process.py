@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Generator
@@ -16,6 +14,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from tests.cli import forked
 from tests.cli.folder import environment
 from tests.support.waiting import PATIENCE
 
@@ -74,7 +73,7 @@ class Process:
     """
 
     ready: dict[str, Any]
-    running: subprocess.Popen[str]
+    running: forked.Started
 
     @property
     def url(self) -> str:
@@ -110,15 +109,9 @@ def starting(folder: Path) -> Generator[Start]:
     with ExitStack() as stack:
 
         def begin(*arguments: str, command: str = "up") -> Process:
-            running = subprocess.Popen(
-                [sys.executable, "-m", "everstep", command, "--port", "0", "--json", *arguments],
-                cwd=folder,
-                env=environment(),
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            given = [command, "--port", "0", "--json", *arguments]
+            running = forked.Started(given, folder=folder, environment=environment())
             stack.callback(running.kill)
-            assert running.stdout is not None
             stack.enter_context(running.stdout)
             line = running.stdout.readline()
             assert line, f"the server did not start: {running.wait(PATIENCE)}"
