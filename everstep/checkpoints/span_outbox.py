@@ -20,7 +20,7 @@ ERROR_LIMIT = 500
 
 @dataclass(frozen=True)
 class Waiting:
-    """A span that waits for a destination: its place in the queue, and its OTLP bytes."""
+    """A span that waits for a destination: its place in the queue, and its body as it is stored."""
 
     id: int
     body: bytes

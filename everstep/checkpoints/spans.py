@@ -60,6 +60,8 @@ def write(
         for one in finished
     ]
     new = _inserted(connection, rows)
+    if not destinations:
+        return len(new)
     queued = [
         {"job_id": job_id, "span": row, "destination": destination, "queued_at": now}
         for row in new
@@ -90,7 +92,7 @@ def _one(dialect: str) -> Statement:
 
 
 def of_leg(connection: Connection, job_id: int, leg: int) -> list[tuple[str, bytes]]:
-    """The spans of a leg in the order of their start: id and OTLP bytes (`FinishedSpan.body`)."""
+    """The spans of a leg in the order of their start: id and body (`FinishedSpan.body`)."""
     query = select(spans.c.span_id, spans.c.body).where(spans.c.job_id == job_id, spans.c.leg == leg)
     return [(row.span_id, row.body) for row in connection.execute(query.order_by(spans.c.started_ns, spans.c.id))]
 

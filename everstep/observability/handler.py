@@ -21,10 +21,12 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind
 
 from everstep.observability import ambient, content, model_call, names
+from everstep.observability.attributes import bounded
 from everstep.observability.cost import NO_PRICES, Price, cost_of
 from everstep.observability.failure import Failure, is_failure
 from everstep.observability.guard import harmless
 from everstep.observability.open_spans import Frame, OpenSpans
+from everstep.observability.place import Place
 
 _STEP_TAG = "graph:step:"
 
@@ -98,28 +100,12 @@ class SpanHandler(GraphCallbackHandler):
         if not _is_attempt(parent, tags or (), told, kwargs.get("name")):
             self._runs[run_id] = parent
             return
-        step, node = told.get("langgraph_step"), str(told.get("langgraph_node"))
-        namespace = str(told.get("langgraph_checkpoint_ns", ""))
+        step, node = told.get("langgraph_step"), bounded(str(told.get("langgraph_node")))
+        namespace = bounded(str(told.get("langgraph_checkpoint_ns", "")))
         attempt = self._count_attempt(namespace)
         checkpoint_id = self._checkpoint_of(namespace.rpartition("|")[0], step)
-        place: dict[str, object] = {
-            names.STEP: step,
-            names.NODE: node,
-            names.NODE_ATTEMPT: attempt,
-            names.CHECKPOINT_NS: namespace,
-            names.CHECKPOINT_ID: checkpoint_id,
-            names.observation_metadata("step"): step,
-            names.observation_metadata("node"): node,
-            names.observation_metadata("attempt"): attempt,
-            names.observation_metadata("checkpoint_ns"): namespace,
-            names.observation_metadata("checkpoint_id"): checkpoint_id,
-        }
-        graph_view: dict[str, object] = {
-            names.OBSERVATION_TYPE: names.TYPE_CHAIN,
-            names.observation_metadata("langgraph_step"): step,
-            names.observation_metadata("langgraph_node"): node,
-        }
-        frame = self._spans.start(names.step_span(step, node), parent, {**place, **graph_view}, place=place)
+        place = Place(step if isinstance(step, int) else None, node, attempt, namespace, checkpoint_id)
+        frame = self._spans.start(names.step_span(step, node), parent, {}, place=place)
         if frame is not None:
             self._runs[run_id] = frame
             self._entered[run_id] = ambient.enter(frame.span)
@@ -138,7 +124,7 @@ class SpanHandler(GraphCallbackHandler):
             return
         if is_failure(error):
             with self._lock:
-                self._failed_attempts[str(frame.place[names.CHECKPOINT_NS])] = frame
+                self._failed_attempts[frame.place.checkpoint_ns if frame.place else ""] = frame
         self.end(frame, error, {})
 
     def _leave(self, run_id: UUID) -> tuple[Frame | None, bool]:
@@ -167,7 +153,7 @@ class SpanHandler(GraphCallbackHandler):
         return attempt
 
     def _forget_attempts(self, frame: Frame) -> None:
-        namespace = str(frame.place[names.CHECKPOINT_NS])
+        namespace = frame.place.checkpoint_ns if frame.place else ""
         with self._lock:
             self._attempts.pop(namespace, None)
         self._checkpoints.pop(namespace, None)
@@ -375,8 +361,9 @@ def _is_attempt(parent: Frame, tags: Sequence[str], metadata: Mapping[str, Any],
 
     LangGraph tags those of a graph's nodes; a task of the functional API is known by a checkpoint namespace of its own.
     """
-    if any(tag.startswith(_STEP_TAG) for tag in tags):
-        return True
+    for tag in tags:
+        if tag.startswith(_STEP_TAG):
+            return True
     namespace = metadata.get("langgraph_checkpoint_ns")
-    is_own = namespace is not None and namespace != parent.place.get(names.CHECKPOINT_NS)
+    is_own = namespace is not None and (parent.place is None or namespace != parent.place.checkpoint_ns)
     return is_own and name == metadata.get("langgraph_node")

@@ -17,6 +17,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, primitive
+from everstep.observability.place import Place
 
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
@@ -44,6 +45,7 @@ class LegSpan(Span):
         attributes: What is known at its start, fit for export; the span's own from now on.
         started_ns: Nanoseconds since the Unix epoch.
         limits: How much it may hold.
+        place: Of a step's own span, which step it is; that counts for no limit.
         kind: Its kind.
         links: To other spans.
         keep: Called once, when it has ended.
@@ -63,6 +65,7 @@ class LegSpan(Span):
         "message",
         "name",
         "parent_id",
+        "place",
         "span_id",
         "started_ns",
         "status",
@@ -79,6 +82,7 @@ class LegSpan(Span):
         started_ns: int,
         limits: SpanLimits,
         *,
+        place: Place | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
         keep: Callable[[LegSpan], None] = _kept_by_nobody,
@@ -90,6 +94,7 @@ class LegSpan(Span):
         self.attributes = attributes
         self.started_ns = started_ns
         self.ended_ns: int | None = None
+        self.place = place
         self.kind = kind
         self.links = list(links)
         self.events: list[Event] = []
@@ -111,6 +116,7 @@ class LegSpan(Span):
             dict(self.attributes),
             self.started_ns,
             self._limits,
+            place=self.place,
             kind=self.kind,
             links=self.links,
         )

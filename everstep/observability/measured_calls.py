@@ -44,6 +44,21 @@ class MeasuredCalls(BaseCallbackHandler):
         self._measures = measures
         self._calls: dict[UUID, _Call] = {}
 
+    @property
+    def ignore_chain(self) -> bool:
+        """Nodes and chains are none of its business."""
+        return True
+
+    @property
+    def ignore_agent(self) -> bool:
+        """Nor are tools."""
+        return True
+
+    @property
+    def ignore_retriever(self) -> bool:
+        """Nor are retrievers."""
+        return True
+
     def on_chat_model_start(
         self,
         serialized: dict[str, Any],

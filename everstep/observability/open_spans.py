@@ -17,6 +17,7 @@ from opentelemetry.trace import Link, Span, SpanKind
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, bounded, exportable
 from everstep.observability.failure import Failure
+from everstep.observability.place import Place
 from everstep.observability.span_makers import SpanMaker, record
 
 
@@ -27,7 +28,7 @@ class Frame:
     Attributes:
         span: The span.
         parent: The frame it lies in; None for the leg itself.
-        place: Attributes that say where in the graph this is; a failing span carries them.
+        place: Where in the graph this is, if it is in a step; a failing span says it.
         started_ns: Start, nanoseconds since the Unix epoch.
         ended_ns: When it failed, or is said to have ended; None: when it is settled.
         failed: Whether it failed.
@@ -38,7 +39,7 @@ class Frame:
 
     span: Span
     parent: Frame | None
-    place: Mapping[str, object]
+    place: Place | None
     started_ns: int
     ended_ns: int | None = None
     failed: bool = False
@@ -66,7 +67,7 @@ class OpenSpans:
 
     def __init__(self, maker: SpanMaker, root: Span, now_ns: Callable[[], int] = time.time_ns) -> None:
         self.now_ns = now_ns
-        self.root = Frame(root, None, {}, now_ns())
+        self.root = Frame(root, None, None, now_ns())
         self._maker = maker
         self._lock = threading.Lock()
         self._open: dict[int, Frame] = {}
@@ -78,18 +79,34 @@ class OpenSpans:
         parent: Frame,
         attributes: Mapping[str, object],
         *,
-        place: Mapping[str, object] | None = None,
+        place: Place | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
         started_ns: int | None = None,
     ) -> Frame | None:
-        """Open a span under its parent; None once the leg is over (a thread may outlive it)."""
+        """Open a span under its parent; None once the leg is over (a thread may outlive it).
+
+        Args:
+            name: Its name.
+            parent: The frame it lies in.
+            attributes: What is known of it.
+            place: If it is a step's own span, which step.
+            kind: Its kind.
+            links: To other spans.
+            started_ns: When it began, if that is not now.
+        """
         started_ns = self.now_ns() if started_ns is None else started_ns
         with self._lock:
             if self._closed:
                 return None
             span = self._maker.child(
-                parent.span, bounded(name, NAME_LIMIT), exportable(attributes), started_ns, kind=kind, links=links
+                parent.span,
+                bounded(name, NAME_LIMIT),
+                exportable(attributes) if attributes else {},
+                started_ns,
+                place=place,
+                kind=kind,
+                links=links,
             )
             frame = Frame(span, parent, parent.place if place is None else place, started_ns)
             self._open[id(frame)] = frame
@@ -110,7 +127,9 @@ class OpenSpans:
             return
         frame.failed, frame.ended_ns = True, self.now_ns()
         record(frame.span, failure, frame.ended_ns)
-        frame.set({**frame.place, **(attributes or {})})
+        is_step = frame.parent is None or frame.place is not frame.parent.place
+        place = {} if is_step or frame.place is None else frame.place.attributes()  # a step's own span says it anyhow
+        frame.set({**place, **(attributes or {})})
         with self._lock:
             enclosing = frame.parent
             while enclosing is not None and not enclosing.is_open:

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Status
 from requests.auth import HTTPBasicAuth
 
-from everstep.observability import otlp_settings
+from everstep.observability import otlp_settings, stored_form
 from everstep.observability.destinations import Destination, LangfuseDestination
 from everstep.observability.varint import varint
 
@@ -155,14 +155,14 @@ def _session_of_provider() -> requests.Session | None:
 
 
 def request_of(bodies: Iterable[bytes]) -> bytes:
-    """An `ExportTraceServiceRequest` of spans as the record keeps them, each a `ResourceSpans` of its own.
+    """An `ExportTraceServiceRequest` of stored spans, each a `ResourceSpans` of its own.
 
     That message is its field number 1, so each is put behind that field's tag and its own length (protobuf's varint).
     """
-    return b"".join(b"\x0a" + varint(len(body)) + body for body in bodies)
+    return b"".join(b"\x0a" + varint(len(body)) + body for body in map(stored_form.otlp, bodies))
 
 
 def is_essential(body: bytes) -> bool:
     """Whether a span is the root of its leg, or tells of a failure: what is given up last."""
-    spans = [span for scope in ResourceSpans.FromString(body).scope_spans for span in scope.spans]
+    spans = [span for scope in ResourceSpans.FromString(stored_form.otlp(body)).scope_spans for span in scope.spans]
     return any(not span.parent_span_id or span.status.code == Status.STATUS_CODE_ERROR for span in spans)

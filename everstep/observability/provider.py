@@ -1,6 +1,6 @@
 """Tracing that is on, by a provider of our own: OpenTelemetry's process-wide one is left alone.
 
-What goes to the record becomes OTLP bytes at once and waits in its leg's buffer for the leg's next write; exporters of
+What goes to the record waits in its leg's buffer for the leg's next write; exporters of
 one's own are told of each span as it ends.
 """
 
@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 
-from everstep.observability import names, root
+from everstep.observability import names, root, stored_form
 from everstep.observability.destinations import Destination
 from everstep.observability.guard import harmless
 from everstep.observability.leg import Ending, Leg, LegDescription
 from everstep.observability.resource import resource
 from everstep.observability.span_buffer import FinishedSpan, SpanBuffer
-from everstep.observability.span_encoding import SpanEncoder
 from everstep.observability.span_ids import SpanIds
 from everstep.observability.span_makers import Correlation, RecordedSpans, SdkSpans, finished
 from everstep.observability.traced_leg import TracedLeg
@@ -36,7 +35,7 @@ class RecordedTracing(Tracing):
     def __init__(self, destinations: Sequence[Destination], service_version: str) -> None:
         provider = TracerProvider(resource=resource(service_version), shutdown_on_exit=False)  # reads the environment
         self._sampler, self._limits = provider.sampler, SpanLimits()
-        self._encoder = SpanEncoder(provider.resource, names.SCOPE, service_version)
+        self._sent_by = stored_form.sender(provider.resource, names.SCOPE, service_version)
         self.destinations = tuple(destinations)
         self._news = 0
         self._heard = threading.Condition()
@@ -59,7 +58,7 @@ class RecordedTracing(Tracing):
 
     def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
         buffer = SpanBuffer()
-        maker = RecordedSpans(self._encoder, self._sampler, self._limits, buffer)
+        maker = RecordedSpans(self._sent_by, self._sampler, self._limits, buffer)
         return TracedLeg(maker, description, now_ns, buffer=buffer)
 
     def _closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
@@ -72,7 +71,8 @@ class RecordedTracing(Tracing):
         span = root.closed(description, ending, self._limits)
         decided = self._sampler.should_sample(None, span.trace_id, span.name, span.kind, span.attributes, span.links)
         if decided.decision.is_sampled():
-            kept.append(finished(span, self._encoder.encode(span)))
+            leg = stored_form.shared(span.trace_id, {})
+            kept.append(finished(span, stored_form.stored(self._sent_by, leg, span)))
 
 
 class DirectTracing(Tracing):

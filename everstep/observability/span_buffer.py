@@ -21,7 +21,7 @@ class FinishedSpan(NamedTuple):
     Attributes:
         span_id: 16 hexadecimal digits.
         started_ns: Start, nanoseconds since the Unix epoch.
-        body: OTLP `ResourceSpans` with this span alone.
+        body: The span as it is stored (`stored_form`).
         step_ns: Of a step's own span, the checkpoint namespace of its task.
     """
 
@@ -69,6 +69,8 @@ class SpanBuffer:
             task_id: The step that is this task.
             graph_ns: All steps of the graph or subgraph with this checkpoint namespace.
         """
+        if not self._steps:  # as before every other write
+            return
         with self._lock:
             for span in list(self._steps.values()):
                 graph, _, task = (span.step_ns or "").rpartition("|")
@@ -83,6 +85,8 @@ class SpanBuffer:
 
     def take(self) -> list[FinishedSpan]:
         """What may be written now; give it back if it is not."""
+        if not self._ready:
+            return []
         with self._lock:
             taken, self._ready = list(self._ready.values()), {}
             return taken

@@ -23,14 +23,14 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from everstep.observability import names, root, span_encoding
+from everstep.observability import names, root, stored_form
 from everstep.observability.attributes import exportable
 from everstep.observability.failure import Failure
 from everstep.observability.guard import harmless
 from everstep.observability.leg import LegDescription
 from everstep.observability.leg_span import LegSpan
+from everstep.observability.place import Place
 from everstep.observability.span_buffer import FinishedSpan, SpanBuffer
-from everstep.observability.span_encoding import SpanEncoder
 from everstep.observability.span_ids import SpanIds
 
 _CORRELATION: Final = create_key("everstep-leg")
@@ -53,10 +53,11 @@ class SpanMaker(ABC):
         attributes: dict[str, Any],
         started_ns: int,
         *,
+        place: Place | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
     ) -> Span:
-        """A span within another one of the leg."""
+        """A span within another one of the leg; if it is a step's own, its place says which."""
 
     @abstractmethod
     def end_root(self, span: Span, told: Mapping[str, Any], failure: Failure | None, ended_ns: int) -> None:
@@ -71,30 +72,30 @@ class SpanMaker(ABC):
 
 
 class RecordedSpans(SpanMaker):
-    """Spans that become OTLP bytes as they end, and wait in a buffer for the record.
+    """Spans that are put in the record's form as they end, and wait in a buffer for the record.
 
     The decision to sample is the root's, for all of its trace: every sampler that the environment can name says the
     same of a trace's other spans.
 
     Args:
-        encoder: Makes bytes of them.
+        sent_by: Who sends them; see `stored_form.sender`.
         sampler: Decides whether the leg is recorded.
         limits: How much a span may hold.
         buffer: Where they wait.
     """
 
-    def __init__(self, encoder: SpanEncoder, sampler: Sampler, limits: SpanLimits, buffer: SpanBuffer) -> None:
-        self._encoder = encoder
+    def __init__(self, sent_by: str, sampler: Sampler, limits: SpanLimits, buffer: SpanBuffer) -> None:
+        self._sent_by = sent_by
         self._sampler = sampler
         self._limits = limits
         self._buffer = buffer
-        self._common = b""
+        self._leg = ""
 
     def root(
         self, about: LegDescription, name: str, attributes: dict[str, Any], links: Sequence[Link], started_ns: int
     ) -> Span:
-        self._common = span_encoding.attributes(exportable(root.correlation(about)))
         trace_id, span_id = int(about.trace_id, 16), int(about.root_span_id, 16)
+        self._leg = stored_form.shared(trace_id, exportable(root.correlation(about)))
         decided = self._sampler.should_sample(None, trace_id, name, SpanKind.INTERNAL, attributes, links)
         if not decided.decision.is_sampled():
             return NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=False))
@@ -107,6 +108,7 @@ class RecordedSpans(SpanMaker):
         attributes: dict[str, Any],
         started_ns: int,
         *,
+        place: Place | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
     ) -> Span:
@@ -122,6 +124,7 @@ class RecordedSpans(SpanMaker):
             attributes,
             started_ns,
             self._limits,
+            place=place,
             kind=kind,
             links=links,
             keep=self._keep,
@@ -139,7 +142,7 @@ class RecordedSpans(SpanMaker):
 
     @harmless
     def _keep(self, span: LegSpan) -> None:
-        self._buffer.add(finished(span, self._encoder.encode(span, self._common)))
+        self._buffer.add(finished(span, stored_form.stored(self._sent_by, self._leg, span)))
 
 
 class SdkSpans(SpanMaker):
@@ -171,9 +174,12 @@ class SdkSpans(SpanMaker):
         attributes: dict[str, Any],
         started_ns: int,
         *,
+        place: Place | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
     ) -> Span:
+        if place is not None:
+            attributes = {**exportable(place.step_attributes()), **attributes}
         context = set_span_in_context(parent, self._context)
         return self._tracer.start_span(
             name, context=context, kind=kind, attributes=attributes, links=links, start_time=started_ns
@@ -207,7 +213,5 @@ def record(span: Span, failure: Failure, moment_ns: int | None = None) -> None:
 
 def finished(span: LegSpan, body: bytes) -> FinishedSpan:
     """A span that has ended, for the record."""
-    attributes = span.attributes
-    namespace = attributes.get(names.CHECKPOINT_NS)
-    is_step = attributes.get(names.OBSERVATION_TYPE) == names.TYPE_CHAIN and isinstance(namespace, str)
-    return FinishedSpan(f"{span.span_id:016x}", span.started_ns, body, namespace if is_step else None)
+    namespace = None if span.place is None else span.place.checkpoint_ns
+    return FinishedSpan(f"{span.span_id:016x}", span.started_ns, body, namespace)

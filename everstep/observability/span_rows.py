@@ -10,6 +10,7 @@ from typing import Any, Final
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Status
 
 from everstep.observability import names
+from everstep.observability.stored_form import otlp
 
 _CONTENT: Final = frozenset(
     {
@@ -54,10 +55,10 @@ class StoredSpan:
 
 
 def read(body: bytes) -> Iterator[StoredSpan]:
-    """The spans in OTLP `ResourceSpans`; a body that is none holds no spans."""
+    """The spans in a stored body; one that cannot be read holds none."""
     group = ResourceSpans()
     try:
-        group.ParseFromString(body)
+        group.ParseFromString(otlp(body))
     except Exception:  # protobuf's DecodeError is another class in each of its implementations
         return
     for scope in group.scope_spans:

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from everstep.checkpoints import spans
 from everstep.checkpoints.store import Store
-from everstep.observability import tracing
+from everstep.observability import stored_form, tracing
 from everstep.runtime import span_exporter
 
 TRACE_VARIABLES = ("OTEL_", "LANGFUSE_")
@@ -135,6 +135,11 @@ def spans_of(group: ResourceSpans) -> list[dict[str, Any]]:
         for scope in group.scope_spans
         for span in scope.spans
     ]
+
+
+def stored_spans(body: bytes) -> list[dict[str, Any]]:
+    """The spans in a row of the record, as a destination would get them."""
+    return spans_of(ResourceSpans.FromString(stored_form.otlp(body)))
 
 
 def _plain(value: Any) -> Any:

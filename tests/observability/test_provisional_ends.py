@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from sqlalchemy import Connection
 
 from everstep.checkpoints import spans
@@ -17,7 +16,7 @@ from everstep.observability import provider, tracing
 from everstep.runtime.claiming import Claiming
 from everstep.runtime.outage import RecordOutage
 from everstep.runtime.worker import Worker
-from tests.observability.conftest import spans_of
+from tests.observability.conftest import stored_spans
 from tests.support.jobs import chain
 
 
@@ -26,7 +25,7 @@ def root_of(store: Store, job: Job, leg: int = 1) -> dict[str, Any]:
     store.write(lambda _connection: None).result()
     rows = store.read(lambda connection: spans.of_leg(connection, job.id, leg))
     (body,) = [body for span_id, body in rows if span_id == tracing.root_span_id(job.public_id, leg)]
-    (root,) = spans_of(ResourceSpans.FromString(body))
+    (root,) = stored_spans(body)
     return root
 
 

@@ -1,4 +1,4 @@
-"""Spans as bytes: what OpenTelemetry's own span and encoder make of the same."""
+"""Spans stored and sent: what OpenTelemetry's own span and encoder make of the same."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from everstep.observability import span_encoding
+from everstep.observability import span_rows, stored_form
+from everstep.observability.attributes import exportable
 from everstep.observability.leg_span import LegSpan
-from everstep.observability.span_encoding import SpanEncoder
+from everstep.observability.place import Place
 
 TEXT = "grüße " * 100
 RESOURCE = Resource({"service.name": "tests", "places": ["a", "b"]}, "https://schema.example")
-ENCODER = SpanEncoder(RESOURCE, "everstep", "1.2.3")
+SENDER = stored_form.sender(RESOURCE, "everstep", "1.2.3")
 BEGAN = 1_700_000_000_000_000_000
 PARENT = 3
 
@@ -66,13 +67,19 @@ def both(
     return ours, theirs
 
 
+def sent(span: LegSpan, common: dict[str, Any] | None = None) -> ResourceSpans:
+    """What a destination gets of a span of ours."""
+    body = stored_form.stored(SENDER, stored_form.shared(span.trace_id, common or {}), span)
+    return ResourceSpans.FromString(stored_form.otlp(body))
+
+
 def check(ours: LegSpan, theirs: Any) -> None:
     """Both, ended, are the same bytes read back."""
     for span in (ours, theirs):
         span.end(BEGAN + 2)
         assert not span.is_recording()
     assert isinstance(theirs, ReadableSpan)
-    assert ResourceSpans.FromString(ENCODER.encode(ours)) == encode_spans([theirs]).resource_spans[0]
+    assert sent(ours) == encode_spans([theirs]).resource_spans[0]
 
 
 @pytest.mark.parametrize("parent", [None, PARENT])
@@ -153,13 +160,13 @@ def test_what_is_no_attribute_is_made_one():
     ours, _ = both({})
     ours.set_attributes({"half": "\ud800", "huge": 2**70, "object": object, "none": None, "": "nameless"})
     ours.end(BEGAN + 2)
-    (span,) = ResourceSpans.FromString(ENCODER.encode(ours)).scope_spans[0].spans
+    (span,) = sent(ours).scope_spans[0].spans
     told = {one.key: one.value.string_value for one in span.attributes}
     assert told == {"half": "?", "huge": str(2**70), "object": str(object)}
 
 
 def test_what_is_common_to_a_leg_stands_on_its_spans():
-    """Attributes that were encoded once are read back behind a span's own."""
+    """What all spans of a leg share is read back behind a span's own."""
     (ours, theirs), common = both({"own": 1}), {"everstep.leg": 2, "session.id": TEXT}
     for span in (ours, theirs):
         span.end(BEGAN + 2)
@@ -167,4 +174,42 @@ def test_what_is_common_to_a_leg_stands_on_its_spans():
     for key, value in common.items():
         pair = expected.scope_spans[0].spans[0].attributes.add(key=key)
         setattr(pair.value, "string_value" if isinstance(value, str) else "int_value", value)
-    assert ResourceSpans.FromString(ENCODER.encode(ours, span_encoding.attributes(common))) == expected
+    assert sent(ours, common) == expected
+
+
+def test_a_steps_place_stands_for_its_attributes():
+    """A step's span is stored in a few hundred bytes, and sent with all that says where in the graph it is."""
+    place = Place(3, "work", 2, "work:1f1ecf4c-6429-679b-8002-bbf933507811", "1f1ecf4c-6429-679b-8002-bbf933507811")
+    _, theirs = both({**exportable(place.step_attributes()), "own": 1})
+    ids = theirs.get_span_context()
+    links = [Link(context(5, is_remote=True), {"kind": "child"}), Link(context(6, is_remote=False))]
+    ours = LegSpan(
+        ids.trace_id,
+        ids.span_id,
+        None,
+        "step 1 näme",
+        {"own": 1},
+        BEGAN,
+        SpanLimits(),
+        place=place,
+        kind=SpanKind.CLIENT,
+        links=links,
+    )
+    check(ours, theirs)
+
+
+def test_a_span_of_an_earlier_version_is_read_and_sent_as_it_is():
+    """Records hold OTLP bytes of versions before: they are given as they are."""
+    _, theirs = both({"everstep.node": "work"})
+    theirs.end(BEGAN + 2)
+    body = encode_spans([theirs]).resource_spans[0].SerializeToString()
+    assert stored_form.otlp(body) == body
+    assert [one.attributes for one in span_rows.read(body)] == [{"everstep.node": "work"}]
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b"[1]\n[2]\n{}", b'["",{},"a","b"]\n["00",{}]\nnull', b"\xff\xff"])
+def test_a_body_that_cannot_be_read_holds_up_no_other(body):
+    """It holds no spans, and what is sent in its place is nothing."""
+    assert list(span_rows.read(body)) == []
+    if body.startswith(b"["):
+        assert stored_form.otlp(body) == b""

@@ -16,9 +16,9 @@ import pytest
 from everstep.checkpoints import span_outbox
 from everstep.checkpoints.span_outbox import Destination
 from everstep.checkpoints.store import Store
-from everstep.observability import tracing
+from everstep.observability import span_rows, tracing
 from everstep.observability.measures import Measures
-from everstep.runtime import span_exporter
+from everstep.runtime import beside, span_exporter
 from everstep.runtime.span_exporter import Drain, SpanExporter
 from everstep.runtime.worker import Worker
 from tests.support.jobs import chain, run
@@ -36,7 +36,7 @@ def record_spans(store: Store, monkeypatch: pytest.MonkeyPatch, count: int = 2) 
     """A job of so many steps, run by a worker that has nobody to export to in time."""
     traces = tracing.from_environment(service_version="1.2.3")
     with monkeypatch.context() as patched:
-        patched.setattr(Worker, "_exporter", lambda _worker: None)
+        patched.setattr(beside, "_exporters", lambda _around: [])
         assert run(store, chain(*[node] * count), {"log": [len(store.jobs())]}, tracing=traces).status == "done"
 
 
@@ -248,10 +248,8 @@ def test_too_much_gives_up_ordinary_spans_first(start_receiver, store, monkeypat
 
 def waiting_names(store: Store) -> list[str]:
     """The names of the spans that wait, in their order."""
-    from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
-
     rows = store.read(partial(span_outbox.oldest, name="http://127.0.0.1:9", after=0, limit=1000))
-    return [ResourceSpans.FromString(row.body).scope_spans[0].spans[0].name for row in rows]
+    return [one.name for row in rows for one in span_rows.read(row.body)]
 
 
 def test_what_waited_too_long_is_given_up_also_for_a_destination_nobody_names_any_more(store, clock, monkeypatch):

@@ -7,13 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from everstep.checkpoints import spans
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.observability import tracing
-from tests.observability.conftest import spans_of
+from tests.observability.conftest import stored_spans
 from tests.support.jobs import TWO_DAYS_MS, chain, run
 
 
@@ -25,7 +24,7 @@ def _recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 def root(store: Store, job: Job, leg: int) -> dict[str, Any]:
     """The root of a leg, as the record has it."""
     bodies = dict(store.read(partial(spans.of_leg, job_id=job.id, leg=leg)))
-    (span,) = spans_of(ResourceSpans.FromString(bodies[tracing.root_span_id(job.public_id, leg)]))
+    (span,) = stored_spans(bodies[tracing.root_span_id(job.public_id, leg)])
     return span
 
 
@@ -69,6 +68,6 @@ def test_a_legs_spans_keep_the_records_time(store, clock):
     began = clock.now_ms() * 1_000_000
     job = run(store, chain(lambda state: {"log": []}))
     bodies = [body for _, body in store.read(partial(spans.of_leg, job_id=job.id, leg=1))]
-    leg, step = (spans_of(ResourceSpans.FromString(body))[0] for body in bodies)
+    leg, step = (stored_spans(body)[0] for body in bodies)
     assert leg["started_ns"] == began
     assert began <= step["started_ns"] <= step["ended_ns"] <= leg["ended_ns"] < began + 600 * 10**9

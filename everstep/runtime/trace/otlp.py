@@ -1,7 +1,8 @@
 """A job's trace as an OTLP export (`ExportTraceServiceRequest`), for import into any backend.
 
-Stored spans go out as they are. For a leg without spans, spans are made of what the record tells: its root has the ids
-that a live export gives it, and the others have ids that follow from their place, so importing twice adds nothing.
+Stored spans go out as a live export sends them. For a leg without spans, spans are made of what the record tells: its
+root has the ids that a live export gives it, and the others have ids that follow from their place, so importing twice
+adds nothing.
 https://opentelemetry.io/docs/specs/otlp/ tells both encodings.
 """
 
@@ -21,7 +22,7 @@ from sqlalchemy import Connection
 from everstep.checkpoints import trace_rows
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
-from everstep.observability import names
+from everstep.observability import names, stored_form
 from everstep.runtime.trace import build
 from everstep.runtime.trace.output import write
 from everstep.runtime.trace.tree import Leg, Node, TraceTree
@@ -61,7 +62,7 @@ def export(store: Store, job: Job, target: str, *, leg: int | None = None) -> in
                 yield made.SerializeToString()
         for row in trace_rows.spans_of(connection, job.id, leg):
             count += 1
-            yield row.body
+            yield stored_form.otlp(row.body)
 
     store.read(lambda connection: write(target, encode(bodies(connection))))
     return count
