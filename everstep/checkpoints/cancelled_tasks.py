@@ -13,11 +13,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
-from everstep.checkpoints import effects, provider_task, provider_tasks
+from everstep.checkpoints import provider_outcome, provider_task, provider_tasks
 from everstep.checkpoints import provider_settlement as settlement
-from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.job import Job
-from everstep.checkpoints.provider_status import SUBMIT, ProviderStatus, is_id
 from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.schema import agent_jobs, evidence, waits
 from everstep.errors import ProviderTaskConflict
@@ -68,27 +66,15 @@ def _told_by_effect(connection: Connection, job: Job, task: ProviderTask, *, now
     """What the submission is known to have come to, which the job's node will not come to note."""
     if task.state == "pending" or task.is_final:
         return task
-    effect = _submission(connection, job, task)
+    effect = provider_outcome.effect_of(connection, job.id, task)
     if effect is None:
         return provider_tasks.not_accepted(connection, task, now=now) if task.state == "submitting" else task
     if effect.state == "rejected":
         return provider_tasks.not_accepted(connection, task, now=now)
     result: Any = effect.value() if effect.state == "confirmed" else None
-    told: dict[str, Any] = result if isinstance(result, dict) else {"provider_task_id": result}  # pyright: ignore
-    if "refused" in told:
-        failed = ProviderStatus("failed", error=told["refused"])
-        return provider_tasks.reconcile(connection, task, failed, source="submit", actor=actor, now=now).task
-    known = told.get("provider_task_id")
-    if isinstance(known, str | int) and not isinstance(known, bool) and is_id(str(known)):
-        with suppress(ProviderTaskConflict):  # another's: that is kept as evidence, and must not keep the job alive
-            return provider_tasks.accepted(connection, task, str(known), now=now, next_poll_at=now)
+    with suppress(ProviderTaskConflict):  # another's: that is kept as evidence, and must not keep the job alive
+        return provider_outcome.tell(connection, task, result, actor=actor, now=now, next_poll_at=now)
     return provider_tasks.unknown(connection, task, now=now)
-
-
-def _submission(connection: Connection, job: Job, task: ProviderTask) -> Effect | None:
-    asked = {"key": task.provider_key}
-    found = (one for one in effects.of_job(connection, job.id) if one.name == SUBMIT)
-    return next((one for one in found if json.loads(one.arguments_json) == asked), None)
 
 
 def is_to_be_cancelled(connection: Connection, task: ProviderTask) -> bool:

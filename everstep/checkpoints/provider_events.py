@@ -10,7 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, or_, select, update
+from sqlalchemy import Connection, and_, delete, exists, func, or_, select, update
 
 from everstep.checkpoints import provider_settlement as settlement
 from everstep.checkpoints import provider_task as tasks
@@ -208,6 +208,27 @@ def counts(connection: Connection) -> dict[tuple[str, str], int]:
     """How many events there are, by provider and state."""
     query = select(table.c.provider, table.c.state, func.count()).group_by(table.c.provider, table.c.state)
     return {(str(row[0]), str(row[1])): int(row[2]) for row in connection.execute(query)}
+
+
+def forget(connection: Connection, *, before: int, parked_before: int, limit: int = 1000) -> int:
+    """Delete events that came long ago: of tasks that have ended, and those that no task answered to.
+
+    One that comes again then finds its task ended, and changes nothing.
+
+    Args:
+        connection: The write transaction.
+        before: Those that were handled go if they came before this moment, UTC milliseconds.
+        parked_before: Those that are parked go if they came before this one.
+        limit: Most of them.
+
+    Returns:
+        How many were deleted.
+    """
+    unfinished = exists().where(provider_tasks.c.id == table.c.task_id, provider_tasks.c.state.in_(tasks.UNFINISHED))
+    parked = and_(table.c.state == "parked", table.c.received_at < parked_before)
+    handled = and_(table.c.state != "parked", table.c.received_at < before)
+    ids = select(table.c.id).where(or_(handled, parked), ~unfinished).limit(limit)
+    return connection.execute(delete(table).where(table.c.id.in_(ids))).rowcount
 
 
 def hold(connection: Connection, provider: str, provider_task_id: str | None) -> None:

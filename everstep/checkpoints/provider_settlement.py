@@ -131,7 +131,7 @@ def can_learn(
         )
     else:
         return True
-    keep(connection, task, what, {**told, "provider_task_id": provider_task_id}, now=now)
+    keep(connection, task, what, {**told, "provider_task_id": provider_task_id}, now=now, once=True)
     return False
 
 
@@ -152,14 +152,19 @@ def write(connection: Connection, task: ProviderTask, *, now: int, **columns: An
     return tasks.get(connection, task.id)
 
 
-def keep(connection: Connection, task: ProviderTask, what: str, told: dict[str, Any], *, now: int) -> None:
-    """Keep what does not fit as evidence of the task's job, if that still exists."""
+def keep(
+    connection: Connection, task: ProviderTask, what: str, told: dict[str, Any], *, now: int, once: bool = False
+) -> None:
+    """Keep what does not fit as evidence of the task's job, if that still exists; `once`: unless it is there."""
     query = select(agent_jobs.c.id, agent_jobs.c.claim_no).where(agent_jobs.c.public_id == task.job)
     job = connection.execute(query).first()
     if job is None:
         return
     detail = {"what": what, "task": task.public_id, "provider": task.provider, "stands": task.state, **told}
     row = {"job_id": job[0], "claim_no": job[1], "kind": EVIDENCE, "detail_json": json.dumps(detail), "at": now}
+    kept = select(evidence.c.detail_json).where(evidence.c.job_id == job[0], evidence.c.kind == EVIDENCE)
+    if once and row["detail_json"] in connection.execute(kept).scalars().all():
+        return
     connection.execute(insert(evidence).values(**row))
 
 

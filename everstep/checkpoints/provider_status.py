@@ -23,12 +23,17 @@ SUBMIT: Final = "provider.submit"
 """The effect that submits; its business key is the task's key at the provider."""
 
 
-def says_what_became_of_it(result: Any) -> bool:
-    """Whether this, as the result of a submission, names the provider's task, or why there is none."""
-    if isinstance(result, dict):
-        told = cast("dict[str, Any]", result)
-        return "refused" in told or "settled" in told or says_what_became_of_it(told.get("provider_task_id"))
-    return isinstance(result, str | int) and not isinstance(result, bool) and is_id(str(result))
+def what_became_of_it(result: Any) -> dict[str, Any]:
+    """What this says as the result of a submission; empty if it says nothing, as what a person gave may.
+
+    Returns:
+        `provider_task_id`, with a `status` if one is known; or `refused`, or `settled`.
+    """
+    told = cast("dict[str, Any]", result) if isinstance(result, dict) else {"provider_task_id": result}
+    known = told.get("provider_task_id")
+    if isinstance(known, str | int) and not isinstance(known, bool) and is_id(str(known)):
+        return {**told, "provider_task_id": str(known)}
+    return {name: told[name] for name in ("refused", "settled") if name in told}
 
 
 def is_id(given: str) -> bool:

@@ -32,6 +32,7 @@ from everstep.checkpoints import (
     events,
     jobs,
     large_texts,
+    provider_events,
     replies,
     signals,
     slots,
@@ -182,6 +183,10 @@ def prune(
     while store.write(partial(signals.forget, before=before["failed"])).result():
         pass
     while store.write(partial(trigger_events.forget, before=before["failed"])).result():
+        pass
+    parked_before = now - int(rules.key_days * DAY_MS)
+    told = partial(provider_events.forget, before=before["failed"], parked_before=parked_before)
+    while store.write(told).result():
         pass
     while forgotten := store.write(partial(tombstones.forget, now=now)).result():
         pruned.keys += forgotten

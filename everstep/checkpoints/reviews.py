@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, and_, bindparam, func, select, up
 from everstep.checkpoints import answers, approvals, effects, jobs, policy, waits
 from everstep.checkpoints.database import has_id, insert_or_ignore
 from everstep.checkpoints.payload import without_secrets
-from everstep.checkpoints.provider_status import SUBMIT, says_what_became_of_it
+from everstep.checkpoints.provider_status import SUBMIT, what_became_of_it
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import reviews as table
 from everstep.checkpoints.statements import Statement
@@ -261,7 +261,7 @@ def _require_id(review: Review, value: Any) -> None:
     Raises:
         ReviewAnswerInvalid: The answer has none.
     """
-    if not says_what_became_of_it(value):
+    if not what_became_of_it(value):
         raise ReviewAnswerInvalid(
             "whoever says that the provider took the task must say under which id",
             next_step="give it: --value '\"ITS ID THERE\"'; or reject, if it is not there",

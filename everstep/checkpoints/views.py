@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from everstep.checkpoints import approvals, cancelled_tasks, job_view, provider_task
+from everstep.checkpoints import approvals, job_view, provider_status, provider_task
 from everstep.checkpoints.answers import choices
 from everstep.clock import rfc3339
 from everstep.observability.identity import trace_id
@@ -39,7 +39,7 @@ def effect(one: Effect) -> dict[str, Any]:
         "key": one.key,
         "calls": one.calls,
         "arguments": json.loads(one.arguments_json),
-        "result": None if one.name == cancelled_tasks.SUBMIT else result,
+        "result": None if one.name == provider_status.SUBMIT else result,
         "settled_by": one.settled_by,
         "error": one.error,
         "created_at": rfc3339(one.created_at),
@@ -100,7 +100,7 @@ def review(one: Review, job_id: str, use: Use | None = None) -> dict[str, Any]:
 
 def _asks_about_submission(one: Review) -> bool:
     """Whether its answer is the provider's id of a task, which nobody is shown."""
-    return one.kind == "effect" and one.value.get("effect") == cancelled_tasks.SUBMIT
+    return one.kind == "effect" and one.value.get("effect") == provider_status.SUBMIT
 
 
 def _use(use: Use) -> dict[str, Any]:

@@ -103,6 +103,7 @@ async def submit_task(
         GenerationRefused: The generation before has not failed.
         InsufficientCredit: The owner's credit does not cover the price; nothing was submitted.
         EffectUnknown: Nobody can say whether the provider took it; a person has to.
+        ProviderTaskConflict: The provider's id for it is another task's.
     """
     attempt = _attempt("submit_task")
     check_request(request, allow_secret_keys)
@@ -116,7 +117,7 @@ async def submit_task(
                 await asyncio.wrap_future(attempt.write(submission.give_up))
             raise
         await asyncio.wrap_future(attempt.write(lambda connection: submission.note(connection, outcome)))
-    return _view(submission.task)
+    return _submitted(submission)
 
 
 def submit_task_sync(
@@ -141,7 +142,7 @@ def submit_task_sync(
                 attempt.write(submission.give_up).result()
             raise
         attempt.write(lambda connection: submission.note(connection, outcome)).result()
-    return _view(submission.task)
+    return _submitted(submission)
 
 
 async def observe_task(task: TaskView | str, *, window: float | None = None) -> TaskView:
@@ -225,6 +226,12 @@ def _submission(
         return submission.open(connection, request=request, key=key, generation=generation, quote=quote)
 
     return submission, open_
+
+
+def _submitted(submission: Submission) -> TaskView:
+    if submission.conflict is not None:
+        raise submission.conflict
+    return _view(submission.task)
 
 
 def _finder(attempt: Attempt, task: TaskView | str) -> Callable[[Connection], ProviderTask]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -18,10 +18,11 @@ from everstep import crash
 from everstep.checkpoints import claims, jobs, provider_tasks
 from everstep.checkpoints import effects as effect_rows
 from everstep.checkpoints.payload import find_secrets
-from everstep.checkpoints.provider_status import ProviderStatus, is_id
+from everstep.checkpoints.provider_outcome import Outcome, tell
+from everstep.checkpoints.provider_status import SUBMIT
 from everstep.checkpoints.provider_tasks import ProviderTask
 from everstep.checkpoints.quote import Quote
-from everstep.errors import EverstepError, ProviderConflict, ProviderRefused, SecretInPayload
+from everstep.errors import EverstepError, ProviderConflict, ProviderRefused, ProviderTaskConflict, SecretInPayload
 from everstep.nodes import arguments
 from everstep.nodes.attempt import Attempt
 from everstep.nodes.effect_life import EffectUnknown
@@ -29,13 +30,9 @@ from everstep.nodes.providers.interface import Provider, Submitted
 
 logger = logging.getLogger("everstep.provider")
 
-EFFECT = "provider.submit"
+EFFECT = SUBMIT
 PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
-
-Outcome = str | dict[str, Any] | None
-"""What is known of a submission, as its effect keeps it: the provider's id alone, which is also what a person answers;
-with what it is already; why it was refused; or nothing, when only that it happened is known."""
 
 
 def check_request(request: Mapping[str, Any], allow_secret_keys: bool) -> None:
@@ -57,6 +54,9 @@ def check_request(request: Mapping[str, Any], allow_secret_keys: bool) -> None:
 class Submission:
     """A submission by one attempt; its functions are what the effect calls.
 
+    Attributes:
+        conflict: The provider's id turned out to be another task's; that is evidence in the record.
+
     Args:
         attempt: The attempt.
         provider: Who is asked.
@@ -68,6 +68,7 @@ class Submission:
         self._provider = provider
         self._poll_first_ms = poll_first_ms
         self._task: ProviderTask | None = None
+        self.conflict: ProviderTaskConflict | None = None
 
     @property
     def task(self) -> ProviderTask:
@@ -181,19 +182,12 @@ class Submission:
     def note(self, connection: Connection, outcome: Outcome) -> ProviderTask:
         """Tell the task what is known of its submission; twice is nothing. Needs no claim: it is true whoever knows."""
         now, task, actor = self._now, self._reloaded(connection), f"job {self._attempt.public_id}"
-        told = _told(outcome)
-        if "refused" in told and not task.is_final:
-            status = ProviderStatus("failed", error=told["refused"])
-            task = provider_tasks.reconcile(connection, task, status, source="submit", actor=actor, now=now).task
-        elif "provider_task_id" in told:
-            provider_task_id: str = told["provider_task_id"]
-            next_poll_at = now + self._poll_first_ms
-            task = provider_tasks.accepted(connection, task, provider_task_id, now=now, next_poll_at=next_poll_at)
-            if "status" in told and not task.is_final:
-                status = ProviderStatus.of(told["status"])
-                task = provider_tasks.reconcile(connection, task, status, source="submit", actor=actor, now=now).task
-        elif not told:
-            task = provider_tasks.unknown(connection, task, now=now)
+        next_poll_at = now + self._poll_first_ms
+        self.conflict = None
+        try:
+            task = tell(connection, task, outcome, actor=actor, now=now, next_poll_at=next_poll_at)
+        except ProviderTaskConflict as error:  # raised once the evidence is committed
+            self.conflict = error
         self._task = task
         return task
 
@@ -224,15 +218,6 @@ def _known(task: ProviderTask) -> Outcome:
     if task.provider_task_id is not None:
         return task.provider_task_id
     return {"settled": task.state} if task.is_final else None
-
-
-def _told(outcome: Any) -> dict[str, Any]:
-    """What the effect's result says; a person may have given any, and what says nothing is as good as none."""
-    told = cast("dict[str, Any]", outcome) if isinstance(outcome, dict) else {"provider_task_id": outcome}
-    known = told.get("provider_task_id")
-    if isinstance(known, str | int) and not isinstance(known, bool) and is_id(str(known)):
-        return {**told, "provider_task_id": str(known)}
-    return {name: told[name] for name in ("refused", "settled") if name in told}
 
 
 def _outcome(submitted: Submitted) -> Outcome:

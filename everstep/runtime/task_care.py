@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
-from everstep.checkpoints import effects, jobs, ledger, provider_events, provider_task, provider_tasks, reviews
+from everstep.checkpoints import jobs, ledger, provider_events, provider_task, provider_tasks, reviews
 from everstep.checkpoints.provider_events import StoredEvent
+from everstep.checkpoints.provider_outcome import effect_of
 from everstep.checkpoints.provider_status import ProviderStatus
 from everstep.checkpoints.provider_task import ProviderTask
 from everstep.checkpoints.provider_tasks import Reconciled
@@ -29,8 +30,6 @@ T = TypeVar("T")
 
 ASK_S = 30.0
 """How long a provider has to answer a person, seconds."""
-SUBMIT = "provider.submit"
-"""The effect that submits; its business key is the task's key at the provider."""
 
 
 def detail(connection: Connection, task: ProviderTask, *, admin: bool) -> dict[str, Any]:
@@ -71,10 +70,10 @@ def open_question(connection: Connection, task: ProviderTask) -> Review | None:
         job = jobs.find(connection, task.job)
     except (JobNotFound, JobPruned):
         return None
-    called = [one for one in effects.of_job(connection, job.id) if one.name == SUBMIT]
-    keys = {one.key for one in called if json.loads(one.arguments_json) == {"key": task.provider_key}}
+    if (called := effect_of(connection, job.id, task)) is None:
+        return None
     asked = (one for one in reviews.of_job(connection, job.id) if one.status == "open" and one.kind == "effect")
-    return next((one for one in asked if one.subject in keys), None)
+    return next((one for one in asked if one.subject == called.key), None)
 
 
 def link(connection: Connection, task: ProviderTask, provider_task_id: str, *, now: int, by: str) -> ProviderTask:

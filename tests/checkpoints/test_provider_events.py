@@ -8,7 +8,9 @@ import pytest
 
 from everstep.checkpoints import provider_events, provider_tasks
 from everstep.checkpoints.provider_status import ProviderEvent, ProviderStatus
+from everstep.checkpoints.retention import DAY_MS, Rules
 from everstep.checkpoints.store import Store
+from everstep.clock import ManualClock
 from everstep.errors import ProviderEventNotFound
 from tests.support.provider_tasks import (
     DONE,
@@ -184,3 +186,27 @@ def test_events_are_found_and_listed(store: Store) -> None:
     assert "film-1" not in str(events[0].view())
     with pytest.raises(ProviderEventNotFound):
         store.read(lambda c: provider_events.find(c, "ffff"))
+
+
+def test_events_of_ended_tasks_are_pruned_and_parked_ones_stay_longer(store: Store, clock: ManualClock) -> None:
+    """Never those of a task that is under way; one that comes again after the deletion finds its task ended."""
+    give(store, 900)
+    ended, going = submitted(store), submitted(store, "film-2", submission_key="dog")
+    send(store, DONE, "the end", provider_task_id="film-1")
+    send(store, PENDING, "on the way", provider_task_id="film-2")
+    send(store, DONE, "of nobody", provider_task_id="film-9")
+
+    def left() -> set[str]:
+        store.prune(Rules(failed_days=1, key_days=10))
+        return {event.event_id for event in stored(store)}
+
+    assert left() == {"the end", "on the way", "of nobody"}
+    clock.advance(2 * DAY_MS)
+    assert left() == {"on the way", "of nobody"}
+    before = balance(store)
+    taken = send(store, FAILED, "the end", provider_task_id="film-1")
+    assert (taken.state, again(store, ended).state, balance(store)) == ("ignored", "succeeded", before)
+    clock.advance(9 * DAY_MS)
+    assert left() == {"on the way"}
+    tell(store, going, DONE)
+    assert left() == set()

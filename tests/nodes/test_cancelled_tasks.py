@@ -65,6 +65,20 @@ def test_a_job_can_be_ended_though_a_person_gave_the_wrong_id(store: Store) -> N
     assert any(one["detail"].get("what") == "id_of_another" for one in store.evidence(job))
 
 
+def test_an_id_that_is_another_tasks_is_evidence_though_the_submission_fails(store: Store) -> None:
+    """The provider answers a submission with an id it gave before: the job asks a person, who finds out why, once."""
+    grant(store, "default")
+    other = task_of(store, "other", to="pending", owner="default", provider_id="at-film")
+    job = run(store, chain(ask), providers=Providers.of(Scripted()))
+    assert store.job(job.public_id).status == "review"
+    (kept,) = [one["detail"] for one in store.evidence(job) if one["detail"].get("what") == "id_of_another"]
+    assert (kept["other"], kept["source"]) == (other.public_id, "submit")
+    (review,) = store.reviews()
+    store.answer(review.public_id, "approve")
+    work(store, chain(ask), providers=Providers.of(Scripted()))
+    assert [one["detail"].get("what") for one in store.evidence(job)].count("id_of_another") == 1
+
+
 def test_a_refusal_that_its_node_did_not_come_to_note_is_noted(store: Store) -> None:
     """What the submission's effect knows is told to the task before its job ends: it was refused, so it is refunded."""
     grant(store, "default")
