@@ -70,6 +70,8 @@ def test_cancel_with_an_unknown_effect_waits_for_its_review(copied: Prepared) ->
 
 def test_a_running_job_is_stopped_by_its_worker(folder: Folder) -> None:
     """`cancel` of a running job is a request; its worker ends the job, or asks about the effect that is in flight."""
+    with (folder.path / "graphs.py").open("a") as graphs:  # which is waited for, for half a minute
+        graphs.write("\nfrom everstep.runtime import leg\nleg.EFFECT_GRACE_S = 0.5\n")
     jobs = folder.enqueue("hold", "slow")
     with folder.worker("--lease", "15") as worker:  # it looks every five seconds
         worker.until_claimed(*jobs.values())
