@@ -195,6 +195,24 @@ def drop(connection: Connection, name: str, ids: Collection[int], *, now: int) -
     return dropped
 
 
+def forget(connection: Connection, name: str, *, limit: int) -> int:
+    """Let spans wait for a destination no more, so many at most; when none does, it is not known any more either.
+
+    Args:
+        connection: The write transaction.
+        name: The destination.
+        limit: How many places in the queue at most.
+
+    Returns:
+        How many there were.
+    """
+    query = select(span_outbox.c.id).where(span_outbox.c.destination == name)
+    removed = _remove(connection, connection.execute(query.order_by(span_outbox.c.id).limit(limit)).scalars().all())
+    if removed == 0:
+        connection.execute(delete(span_destinations).where(span_destinations.c.name == name))
+    return removed
+
+
 def count(connection: Connection, name: str) -> int:
     """How many spans wait for a destination."""
     query = select(func.count()).select_from(span_outbox).where(span_outbox.c.destination == name)

@@ -1,11 +1,13 @@
-"""`everstep traces`: what waits for the backends of traces, how they fare, and sending it now."""
+"""`everstep traces`: what waits for the backends of traces, how they fare, sending it now, and giving it up."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from everstep.cli.confirm import require_consent, yes_option
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import harmless, print_json
 from everstep.clock import rfc3339
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
     from everstep.checkpoints.span_outbox import Destination
     from everstep.observability.tracing import Tracing
 
+FORGOTTEN_AT_ONCE: Final = 1_000
+
 
 @click.group()
 def traces() -> None:
-    """See what waits for the backends of traces, and send it.
+    """See what waits for the backends of traces, send it, or give it up.
 
     Workers export spans by themselves, where the environment names a backend (docs/tracing.md). To look at the trace of
     a job without any backend: everstep trace JOB.
@@ -89,6 +93,43 @@ def flush(context: click.Context, timeout: float, store_url: str, as_json: bool)
                 click.echo(f"{one.name}: {waits}")
     if left:
         context.exit(1)
+
+
+@traces.command()
+@click.argument("destination")
+@yes_option
+@store_option
+@json_option
+def forget(destination: str, yes: bool, store_url: str, as_json: bool) -> None:
+    """Let spans wait no more for a destination that is gone for good; they stay in the record.
+
+    DESTINATION is its name, as `everstep traces status` tells it. Where a worker's environment still names it, the
+    spans of later steps wait for it again.
+
+    \b
+      everstep traces forget http://collector.old:4318
+      everstep traces forget http://collector.old:4318 --yes --json
+    """  # noqa: D301
+    from everstep.checkpoints import span_outbox
+    from everstep.errors import DestinationNotFound
+
+    with opened(store_url) as store:
+        known = {one.name: one for one in store.read(span_outbox.every)}
+        if destination not in known:
+            raise DestinationNotFound(
+                f"no span waits for {harmless(destination)} or was sent there",
+                next_step="everstep traces status tells the names of those that the record knows",
+            )
+        waiting = known[destination].waiting
+        if waiting:
+            require_consent(f"Let {waiting} spans wait no more for {harmless(destination)}?", yes=yes)
+        forgotten = 0
+        while part := store.write(partial(span_outbox.forget, name=destination, limit=FORGOTTEN_AT_ONCE)).result():
+            forgotten += part
+    if as_json:
+        print_json({"name": destination, "forgotten": forgotten})
+    else:
+        click.echo(f"{harmless(destination)} is forgotten: {forgotten} spans wait for it no more")
 
 
 def _tracing() -> Tracing:

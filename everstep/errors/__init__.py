@@ -56,6 +56,7 @@ from everstep.errors.graphs import (
 )
 from everstep.errors.inspection import (
     CrashTestImpossible,
+    DestinationNotFound,
     ExceptionTypeInvalid,
     FileNotWritten,
     LangfuseUnavailable,
@@ -162,6 +163,7 @@ __all__ = [
     "CrashTestImpossible",
     "CreditInvalid",
     "DeliveryNotFound",
+    "DestinationNotFound",
     "EffectInterrupted",
     "EffectInvalid",
     "EffectNotRepeated",

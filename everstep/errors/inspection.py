@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.errors.base import EX_CONFIG, EX_DATAERR, EX_UNAVAILABLE, EX_USAGE, EverstepError
+from everstep.errors.base import EX_CONFIG, EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, EX_USAGE, EverstepError
 
 
 class FileNotWritten(EverstepError):
@@ -10,6 +10,13 @@ class FileNotWritten(EverstepError):
 
     code = "file_not_written"
     exit_code = EX_UNAVAILABLE
+
+
+class DestinationNotFound(EverstepError):
+    """No span in the record waits for a destination of this name or was sent there."""
+
+    code = "destination_not_found"
+    exit_code = EX_NOINPUT
 
 
 class LangfuseUnusable(EverstepError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.folder import Folder
+from tests.cli.folder import Folder, is_refused
 from tests.support.serving import serving
 
 GRAPH = """
@@ -97,3 +97,16 @@ def test_a_destination_that_this_environment_does_not_name_is_told_as_such(folde
     refused = folder.run("traces", "flush", "--json")
     assert (refused.code, refused.error["code"]) == (78, "config_invalid")
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in refused.error["next_step"]
+
+
+def test_a_destination_can_be_forgotten(folder, port):
+    """Asked first: then nothing waits for it and nothing tells of it; its spans stay in the record."""
+    name = f"http://127.0.0.1:{port}"
+    unasked = folder.run("traces", "forget", name)
+    assert (unasked.code, "--yes" in unasked.err) == (64, True)
+    assert folder.json("traces", "status")[0]["waiting"] == 2
+    assert folder.json("traces", "forget", name, "--yes") == {"name": name, "forgotten": 2}
+    assert folder.json("traces", "status") == []
+    (job,) = folder.json("jobs")
+    assert "step 1 one" in folder.run("trace", job["id"]).out
+    is_refused(folder.run("traces", "forget", name, "--yes"), 66, "destination_not_found")
