@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import NoResultFound
@@ -42,6 +42,7 @@ LEG_ENDS = ("retry", "review", "done", "failed")
 """What a running job becomes when its leg has ended; a leg that is given back has not."""
 PAUSED = ("review", "done", "failed")
 """Where a job rests until a person moves it on, or for ever."""
+_HELD = ("review", "failed")
 
 
 class LostClaim(Exception):
@@ -104,8 +105,7 @@ def find(connection: Connection, public_id: str) -> Job:
     return whole(connection, found[0])
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """What a job is to become.
 
     Attributes:
@@ -118,7 +118,7 @@ class Move:
     job: Job
     to: str
     reason: str
-    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    changes: Mapping[str, Any] = MappingProxyType({})
 
 
 def transition(connection: Connection, job: Job, to: str, *, now: int, actor: str, reason: str, **changes: Any) -> Job:
@@ -157,28 +157,32 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
         after = with_columns(job, written)
         if job.run_json is not None and written.get("result_json"):  # its thread's next job comes to it and more
             written["result_json"] = large_texts.kept(connection, job.thread_id, written["result_json"])
-        seen = {"job": job.id, "claim": job.claim_no}
-        event = _event(after, job.status, now, actor, move.reason)
-        alike.setdefault((job.status, tuple(written)), []).append({**written, **seen, **event})
+        alike_to = (job.status, tuple(written))
+        written |= {"job": job.id, "claim": job.claim_no, **_event(after, job.status, now, actor, move.reason)}
+        alike.setdefault(alike_to, []).append(written)
         moved.append(after)
     for (was, columns), rows in alike.items():
         if not job_statements.move(connection, was, columns, rows):
             what = ", ".join(f"job {move.job.public_id}: claim {move.job.claim_no}" for move in moves)
             raise LostClaim(f"{what} is no longer its claim")
+    tell = pause = False
     for move, after in zip(moves, moved, strict=True):
+        was, to = move.job.status, move.to
         if move.job.run_json is not None:  # it may share its thread
             from everstep.checkpoints import turns
 
             turns.moved(connection, after, now=now, actor=actor)
-        elif {move.job.status, after.status} & {"review", "failed"} or (after.status == "done" and after.claim_no > 1):
+        elif was in _HELD or to in _HELD or (to == "done" and after.claim_no > 1):
             from everstep.checkpoints import conversations
 
             conversations.follow(connection, move.job, after, now=now)
         if after.webhook is not None:
             deliveries.tell(connection, after, now=now)
-    if any(move.to in WAITING for move in moves):  # and who waits for a moment learns of another one
+        tell = tell or to in WAITING
+        pause = pause or to in PAUSED
+    if tell:  # and who waits for a moment learns of another one
         notify(connection)
-    if any(move.to in PAUSED for move in moves):
+    if pause:
         notify_if_free(connection, PAUSES)
     return moved
 
@@ -195,10 +199,10 @@ def _written(move: Move, now: int) -> dict[str, Any]:
         )
     written: dict[str, Any] = {"status": to, "updated_at": now}
     if to != "running":
-        written |= {"leased_by": None, "lease_until": None}
+        written["leased_by"] = written["lease_until"] = None
     if job.status == "running" and to in LEG_ENDS:  # and its process lives
-        written |= {"suspect": 0, "worker_deaths": 0}
-    written |= move.changes
+        written["suspect"] = written["worker_deaths"] = 0
+    written.update(move.changes)
     if "next_run_at" in move.changes:
         written["due_rank"] = rank(job.priority, move.changes["next_run_at"])
     return written

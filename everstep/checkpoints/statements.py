@@ -6,7 +6,8 @@ SQLAlchemy's cache five times. What runs seldom is written as SQLAlchemy Core wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, literal_column
@@ -22,7 +23,7 @@ class Statement:
 
     Args:
         query: The statement, in SQLAlchemy Core. None of its columns may need a conversion by SQLAlchemy, and no
-            parameter may be a list. Texts that it is built with, such as a status, stand in its SQL as they are.
+            parameter may be a list. Texts and numbers it is built with, such as a status, stand in its SQL as they are.
     """
 
     def __init__(self, query: ClauseElement) -> None:
@@ -106,36 +107,41 @@ class _Form:
     """A statement in the words of one database."""
 
     def __init__(self, query: ClauseElement, dialect: Dialect) -> None:
-        compiled: Any = _with_texts(query, dialect).compile(dialect=dialect)
+        compiled: Any = _with_constants(query, dialect).compile(dialect=dialect)
         driver: Any = dialect.dbapi
         self.sql = str(compiled)
         self.errors: type[Exception] = driver.Error
-        self._names: tuple[str, ...] | None = compiled.positiontup and tuple(compiled.positiontup)
         self._constants = {name: value for name, value in compiled.params.items() if not compiled.binds[name].required}
+        self._in_order = _taking(compiled.positiontup)
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
         """As the driver takes them: in order, or by name."""
         given = {**self._constants, **values} if self._constants else values
-        if self._names is None:
-            return given
-        return tuple([given[name] for name in self._names])
+        return given if self._in_order is None else self._in_order(given)
 
 
-def _with_texts(query: ClauseElement, dialect: Dialect) -> ClauseElement:
-    """The statement with the texts it is built with in place of parameters.
+def _taking(names: Sequence[str] | None) -> Callable[[Mapping[str, Any]], tuple[Any, ...]] | None:
+    """What takes the values of some names, in order; None if the driver takes them by name."""
+    if names is None:
+        return None
+    return itemgetter(*names) if len(names) > 1 else lambda values: tuple([values[name] for name in names])
+
+
+def _with_constants(query: ClauseElement, dialect: Dialect) -> ClauseElement:
+    """The statement with the texts and numbers it is built with in place of parameters.
 
     SQLite plans a statement anew, each time it runs, that compares a parameter with a column which an index has a
     condition for, as `status` is: the index may serve for one value and not for another.
     """
 
-    def text_for(element: Any, **_: Any) -> Any:
+    def constant_for(element: Any, **_: Any) -> Any:
         found: Any = element
-        if isinstance(element, BindParameter) and isinstance(found.value, str):
+        if isinstance(element, BindParameter) and isinstance(found.value, str | int):
             written = found.type.literal_processor(dialect)
             return written and literal_column(written(found.value), found.type)
         return None
 
-    replaced: Any = visitors.replacement_traverse(query, {}, text_for)
+    replaced: Any = visitors.replacement_traverse(query, {}, constant_for)
     return replaced
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,35 @@ def test_a_late_heartbeat_brings_nothing_back_that_was_taken_over(store: Store, 
     assert beat(store, "slow", job) == {job.id: (again.claim_no, False)}
     with pytest.raises(LostClaim):
         settled(store, job, Outcome("released"))
+
+
+def test_several_jobs_change_at_once_or_none_does(store: Store, clock: ManualClock) -> None:
+    """Each of several jobs gets what it is given, whatever is in it, and its event; if one is lost, none is changed."""
+    for number in range(4):
+        store.enqueue("graph", {"number": number})
+    held = sorted(claim(store, "a", limit=4), key=lambda job: job.id)
+    results = ["null", '{"text": "quote \\" and \\\\ and \\u0000 %s :x"}', '"ü 漢 🙂"', "12345678901234567890"]
+    reasons = ["finished", "it's", 'he said "no"\n%(x)s', "{}"]
+
+    def change(connection: Any, jobs_held: list[Job]) -> None:
+        given = zip(jobs_held, results, reasons, strict=True)
+        every = [jobs.Move(job, "done", reason, {"result_json": text}) for job, text, reason in given]
+        jobs.transition_all(connection, every, now=clock.now_ms(), actor="a")
+
+    lost = [*held[:3], replace(held[3], claim_no=7)]
+    before = snapshot(store)
+    with pytest.raises(LostClaim):
+        store.carry_out(lambda connection: change(connection, lost))
+    assert snapshot(store) == before
+    store.carry_out(lambda connection: change(connection, held))
+    after = [store.job(job.public_id) for job in held]
+    assert [(job.status, job.result_json, job.leased_by, job.lease_until) for job in after] == [
+        ("done", text, None, None) for text in results
+    ]
+    events = [store.events(job)[-1] for job in held]
+    assert [(event["from"], event["to"], event["reason"]) for event in events] == [
+        ("running", "done", reason) for reason in reasons
+    ]
 
 
 def test_a_heartbeat_extends_what_runs_and_reports_what_is_lost(store: Store, clock: ManualClock) -> None:

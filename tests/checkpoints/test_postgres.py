@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from everstep.checkpoints import claims, jobs
+from everstep.checkpoints import claims, job_statements, jobs
 from everstep.checkpoints.postgres import DatabaseClock, Postgres
 from everstep.checkpoints.store import Store
 from everstep.errors import (
@@ -303,3 +303,22 @@ def test_the_servers_clock_is_asked_again_and_goes_on_without_it(monkeypatch: py
     assert asked.acquire(timeout=PATIENCE)
     until(lambda: clock.now_ms() and not answers, "the second look")
     until(lambda: clock.now_ms() == 90_000, "what the server said")
+
+
+def test_a_claim_does_not_read_all_that_waits(store: Store) -> None:
+    """Also while the server has no statistics of how many jobs wait, the first come from an index, not from a sort."""
+    store.enqueue("graph", {})
+    claim(store, "a")
+    alike = "payload_digest, payload_json, graph, workflow_version, priority, max_attempts, next_run_at, created_at"
+    names = f"public_id, idempotency_key, thread_id, status, updated_at, due_rank, {alike}"
+    each = f"SELECT n, n, n, 'pending', n, n, {alike} FROM agent_jobs, generate_series(1, 2000) AS n"
+    execute(store.url, f"INSERT INTO agent_jobs ({names}) {each}")
+    look = job_statements._held_and_ready(None)._forms["postgresql"]  # pyright: ignore[reportPrivateUsage]
+    values = look.parameters({"now": store.clock.now_ms(), "most": 1, "most_lost": 1})
+
+    def plan(connection: Connection) -> str:
+        rows = connection.connection.driver_connection.execute(f"EXPLAIN {look.sql}", values)  # type: ignore[union-attr]
+        return "\n".join(str(row[0]) for row in rows)
+
+    told = store.write(plan).result(PATIENCE)
+    assert told.count("Index Scan using idx_agent_jobs_rank") >= 2, told  # of what is pending, and of what is retried
