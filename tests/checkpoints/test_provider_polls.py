@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from everstep.checkpoints import provider_tasks
@@ -10,11 +12,14 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from tests.support.provider_tasks import (
     DONE,
+    PENDING,
     PROVIDER,
     again,
+    amounts,
     give,
     submitted,
     tell,
+    told,
 )
 
 pytestmark = pytest.mark.both_databases
@@ -93,3 +98,32 @@ def test_the_next_poll_is_that_of_ones_own_providers(store: Store) -> None:
     assert store.read(lambda c: provider_tasks.next_poll(c, providers=[], now=0)) is None
     late = store.clock.now_ms() + 10**6
     assert store.read(lambda c: provider_tasks.next_poll(c, providers=[PROVIDER], now=late)) == late
+
+
+@pytest.mark.parametrize("holders", [("a", "b"), ("a", "a")], ids=["two workers", "one worker twice"])
+@pytest.mark.parametrize("late", [True, False], ids=["the first answer is late", "the first answer is first"])
+def test_two_questions_that_cross_after_one_is_wanted_at_once(
+    store: Store, clock: ManualClock, holders: tuple[str, str], late: bool
+) -> None:
+    """An event asks for it while it is asked for: the lease is the second's, and an end counts once."""
+    give(store, 500)
+    task = submitted(store)
+    clock.advance(2000)
+    (first,) = take(store, holders[0])
+    tell(store, task, replace(PENDING, retry_after_ms=0), "webhook")
+    (second,) = take(store, holders[1])
+    assert (second.polls, again(store, task).leased_by) == (2, holders[1])
+    if not late:
+        assert not put_back(store, first, holders[0]), "its lease is another's"
+        assert again(store, task).leased_by == holders[1]
+    assert tell(store, task, DONE).changed
+    assert not put_back(store, second, holders[1])
+    if late:
+        assert not put_back(store, first, holders[0])
+        assert not tell(store, task, DONE).changed
+    ended = again(store, task)
+    assert (ended.state, ended.next_poll_at, ended.leased_by) == ("succeeded", None, None)
+    assert [kind for kind, _ in amounts(store, task)] == ["charge"]
+    assert told(store, task) is not None
+    clock.advance(10**6)
+    assert take(store) == []

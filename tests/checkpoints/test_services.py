@@ -226,6 +226,33 @@ def test_a_limit_holds_over_all_workers(store: Store, clock: ManualClock, kind: 
     assert len(take(store, worker="d", limits=limits)) == 1
 
 
+@pytest.mark.parametrize("kind", ["graph", "key", "service"])
+def test_a_late_heartbeat_takes_its_place_of_a_full_limit_back(store: Store, clock: ManualClock, kind: str) -> None:
+    """A lease that ran out held no place, so another job has it: both go on, and nothing starts until both ended."""
+    key = "tenant" if kind == "key" else None
+    add(store, 1, concurrency_key=key, priority=0)
+    limits = {
+        "graph": Limits(graphs={"graph": 1}),
+        "key": Limits(per_key=1),
+        "service": Limits(services={HOST: 1}),
+    }[kind]
+    (slow,) = take(store, worker="slow", limits=limits)
+    clock.advance(LEASE)
+    add(store, 2, concurrency_key=key, priority=10)
+    (other,) = take(store, 1, worker="other", limits=limits)
+    assert other.id != slow.id
+    now = clock.now_ms()
+    beat: dict[str, Any] = {"now": now, "worker": "slow", "lease_ms": LEASE, "running": [slow.id]}
+    held = store.write(lambda connection: claims.heartbeat(connection, **beat)).result()
+    assert held == {slow.id: (slow.claim_no, False)}
+    add(store, 3, concurrency_key=key, priority=10)
+    assert take(store, worker="third", limits=limits) == []
+    end(store, other, Outcome("done", values={}))
+    assert take(store, worker="third", limits=limits) == []
+    end(store, slow, Outcome("done", values={}))
+    assert len(take(store, worker="third", limits=limits)) == 1
+
+
 def test_a_limit_of_one_graph_lets_others_flow(store: Store, clock: ManualClock) -> None:
     """Urgent jobs of a full graph do not hold up the rest."""
     for number in range(3):

@@ -3,7 +3,8 @@
 The points are those an uninterrupted run passes, so the matrix is complete: each checkpoint, each write of a task, each
 effect before, in and after its call, each claim and settlement, in the first leg and in those that resume with an
 answer or a signal. All shapes on SQLite; on PostgreSQL, whose transactions and saver are its own, three that between
-them have questions, waits, effects before, between and after them, parallel tasks and a join.
+them have questions, waits, effects before, between and after them, parallel tasks and a join; of a fourth, with
+approvals, the points around its calls.
 """
 
 from __future__ import annotations
@@ -114,6 +115,18 @@ def test_a_kill_at_any_point_changes_nothing(database: str, graph: str, tmp_path
                 seen, _, killed = run(tmp_path / f"{worker}-{point}-{count}", database, graph, kept, where)
                 assert killed, f"nothing died at {where}"
                 assert seen == expected, f"killed {where}"
+
+
+def test_a_kill_around_an_approved_call_changes_nothing_on_postgres(tmp_path: Path) -> None:
+    """Where the permit is reserved, used and noted, once in each worker: the rest of it is the other shapes' too."""
+    kept: dict[int, Snapshot] = {}
+    expected, passed, _ = run(tmp_path / "uninterrupted", "postgres", "approving", kept)
+    points = {(worker, point) for worker, found in enumerate(passed) for point in found if point.startswith("effect.")}
+    assert {point for _, point in points} == {"effect.intended", "effect.called", "effect.confirmed"}
+    for worker, point in sorted(points):
+        seen, _, killed = run(tmp_path / f"{worker}-{point}", "postgres", "approving", kept, (worker, f"{point}@1"))
+        assert killed, f"nothing died at {point} of worker {worker}"
+        assert seen == expected, f"killed at {point} of worker {worker}"
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
