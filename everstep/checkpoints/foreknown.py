@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from everstep.checkpoints.recorder import Place, place_of
 
 INPUT, START = "__input__", "__start__"
 """What LangGraph calls that which comes before a graph's own nodes."""
+
+
+_GOES_ON = ("branch:", "join:", "__")
+"""How the names of the channels begin by which LangGraph starts nodes."""
+
+
+def as_read(
+    serializer: SerializerProtocol, saved: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+) -> CheckpointTuple | None:
+    """What is read of a checkpoint once it is stored, for whoever looks what a run came to; None unless it ends one."""
+    if place_of(saved)[1] or any(name.startswith(_GOES_ON) for name in checkpoint["channel_values"]):
+        return None
+    stored = serializer.loads_typed(serializer.dumps_typed(checkpoint))
+    return CheckpointTuple(saved, stored, {**metadata}, None, [])
 
 
 class Foreknown:
@@ -40,6 +55,14 @@ class Foreknown:
     def keep(self, config: RunnableConfig, found: CheckpointTuple | None) -> None:
         """What was read ahead; it is given once."""
         self._ahead = _where(config), found
+
+    def keep_newest(self, found: CheckpointTuple | None) -> None:
+        """What was written last, as it is read, if that is known."""
+        self._ahead = None if found is None else ((place_of(found.config), None), found)
+
+    def knows(self, config: RunnableConfig) -> bool:
+        """Whether `take` gives something."""
+        return self.is_empty(config) or (self._ahead is not None and self._ahead[0] == _where(config))
 
     def take(self, config: RunnableConfig) -> tuple[bool, CheckpointTuple | None]:
         """Whether it is known what is read there, and what that is."""

@@ -30,7 +30,7 @@ from everstep import crash
 from everstep.checkpoints import claims, jobs, serialization
 from everstep.checkpoints.change_warnings import NEXT_NODE, ChangeWarnings
 from everstep.checkpoints.fence import Fence
-from everstep.checkpoints.foreknown import Foreknown
+from everstep.checkpoints.foreknown import Foreknown, as_read
 from everstep.checkpoints.history import Grown, HistoryGone
 from everstep.checkpoints.long_lists import LongLists, Shortened
 from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, size_of
@@ -88,12 +88,8 @@ class StepSaver(ThreadOperations):
     def begin_empty(self, thread_id: str, *, routed: bool = True) -> None:
         """A thread has no checkpoint, and nobody but this saver writes to it: nothing need be looked for before.
 
-        What comes before any of its graph's code is committed with what is written next, or within a moment if that
-        takes longer: nothing but the input is in it, from which the next leg would begin as well.
-
-        Args:
-            thread_id: The thread.
-            routed: Whether code of the graph decides where it begins.
+        What comes before any code of its graph (with `routed` that decides where it begins) is committed with what is
+        written next, or in a moment: nothing but the input is in it, from which the next leg would begin as well.
         """
         self._foreknown.begin_empty(thread_id, routed=routed)
 
@@ -135,12 +131,14 @@ class StepSaver(ThreadOperations):
             self._lists.stored(place_of(saved), shortened)  # whatever goes on from it is written after it
             asyncio.wrap_future(future).add_done_callback(lambda done: self._begun(done, saved, shortened))
             return saved
+        last = None if self._fence is None or shortened.lists else as_read(self.serde, saved, checkpoint, metadata)
         try:
             await asyncio.wrap_future(future)
         except HistoryGone:
             saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
             await asyncio.wrap_future(future)
         self._lists.stored(place_of(saved), shortened)
+        self._foreknown.keep_newest(last)
         return self._committed(saved, shortened)
 
     def _begun(self, written: asyncio.Future[None], saved: RunnableConfig, shortened: Shortened) -> None:
@@ -373,6 +371,10 @@ class StepSaver(ThreadOperations):
         """As `get_tuple`."""
         known, found = self._foreknown.take(config)
         return found if known else await self._store.in_thread(self.get_tuple, config)
+
+    def knows(self, config: RunnableConfig) -> bool:
+        """Whether `aget_tuple` of this config need not read."""
+        return self._foreknown.knows(config)
 
     def read_ahead(self, config: RunnableConfig) -> None:
         """On a thread that reads anyhow: what `aget_tuple` of this config gives next, if nothing is written before."""

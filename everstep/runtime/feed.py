@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.graph import END
+from langgraph.graph import END, START
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, Send, StateSnapshot
 
@@ -71,6 +72,17 @@ async def _no_waits() -> Collection[str]:
     return ()
 
 
+def is_routed(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    """Whether code of a graph decides where it begins."""
+    return not isinstance(graph, CompiledStateGraph) or START in graph.builder.branches
+
+
+async def at_end(graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> Standing | None:
+    """Where a thread stands whose graph has just run and come to a halt, if it has finished."""
+    snapshot = await graph.aget_state(config, subgraphs=True)
+    return None if snapshot.tasks else _finished(graph, snapshot)
+
+
 async def standing(
     graph: Pregel[Any, Any, Any, Any],
     config: RunnableConfig,
@@ -102,11 +114,11 @@ async def standing(
     if not (job.input_applied or steered or (given is None and has_run)):
         return Standing("runnable", input=given)
     snapshot = await graph.aget_state(config, subgraphs=True)
-    checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
+    checkpoint_id = _id_of(snapshot)
     if steered and command is not None and _ends(command) and snapshot.tasks:
         await graph.aupdate_state(config, None, as_node=END)
         snapshot = await graph.aget_state(config, subgraphs=True)
-        checkpoint_id = str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
+        checkpoint_id = _id_of(snapshot)
     elif steered and command is not None and not has_run:  # after it nothing more may have been left to do
         used = await saver.aanswers_used(job.thread_id) if reviews else {}
         answers = _interrupts(snapshot, reviews, used).answers
@@ -115,8 +127,7 @@ async def standing(
     if not snapshot.tasks:
         if not has_run:  # what has run stands where this graph brought it
             await _refuse_stranded(graph, config, saver)
-        values = _output(graph, snapshot.values)
-        return Standing("finished", values=values, state=snapshot.values, checkpoint_id=checkpoint_id)
+        return _finished(graph, snapshot)
 
     used = await saver.aanswers_used(job.thread_id)
     stand = _interrupts(snapshot, reviews, used, await waits() if _are_waits(snapshot) else ())
@@ -276,6 +287,15 @@ def _missing(graph: Pregel[Any, Any, Any, Any], values: dict[str, Any]) -> Itera
     for channel in values:
         if channel.startswith(_NEXT_NODE) and channel.removeprefix(_NEXT_NODE) not in graph.nodes:
             yield channel.removeprefix(_NEXT_NODE)
+
+
+def _id_of(snapshot: StateSnapshot) -> str:
+    return str(snapshot.config.get("configurable", {}).get("checkpoint_id"))
+
+
+def _finished(graph: Pregel[Any, Any, Any, Any], snapshot: StateSnapshot) -> Standing:
+    values = _output(graph, snapshot.values)
+    return Standing("finished", values=values, state=snapshot.values, checkpoint_id=_id_of(snapshot))
 
 
 def _output(graph: Pregel[Any, Any, Any, Any], values: Any) -> Any:

@@ -14,14 +14,13 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableConfig
-from langgraph.constants import START
 from langgraph.errors import GraphDrained
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from sqlalchemy import Connection
 
-from everstep.checkpoints import jobs, reviews, services, waits
+from everstep.checkpoints import jobs, reviews, waits
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.policy import Acceptance
 from everstep.checkpoints.reviews import Question, Review
@@ -41,7 +40,8 @@ from everstep.runtime import leg_spans
 from everstep.runtime.acceptance import Finished, feedback_form, judge
 from everstep.runtime.classify import classify
 from everstep.runtime.client_run import ClientRun
-from everstep.runtime.feed import Standing, standing
+from everstep.runtime.feed import Standing, at_end, is_routed, standing
+from everstep.runtime.service_trial import Trial
 from everstep.runtime.settle import Outcome
 from everstep.runtime.spending import USED_UP, Spending, Unpriced
 
@@ -55,11 +55,6 @@ Graph = Pregel[Any, Any, Any, Any]
 def service_version() -> str:
     """This Everstep's version."""
     return version("everstep")
-
-
-def _is_routed(graph: Graph) -> bool:
-    """Whether code of the graph decides where it begins."""
-    return not isinstance(graph, CompiledStateGraph) or START in graph.builder.branches
 
 
 class Leg:
@@ -104,8 +99,7 @@ class Leg:
         self._is_provisional = False
         self._outcome: Outcome | None = None
         self._finished: Finished | None = None
-        self._tries = 0
-        self._looked = False
+        self._trial = Trial(store, job)
         self._not_noted: dict[str, str] = {}
         self._over = EffectInterrupted("the run of this node is over", job=job.public_id)
         self._span = tracing.leg_of(leg_spans.described(job, worker), leg_spans.clock_of(store))
@@ -259,7 +253,7 @@ class Leg:
         items = self._graphs.items_of(self._store, self._job.owner, self._attempt)
         async with self._graphs.open(self._job.graph, config, checkpointer=saver, items=items) as graph:
             if self._is_new:
-                saver.begin_empty(self._job.thread_id, routed=_is_routed(graph))
+                saver.begin_empty(self._job.thread_id, routed=is_routed(graph))
             limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
             config = {"recursion_limit": limit, **config}
             changed = self._changed(graph)
@@ -321,6 +315,8 @@ class Leg:
             saver.read_ahead(config)
             return found
 
+        if has_run and saver.knows(config) and (ended := await at_end(graph, config)) is not None:
+            return ended  # as most do, and nothing need be read for it
         alone = self._client.options.run_id is None
         if alone and not has_run and not self._job.input_applied:  # nothing of this input was ever asked about
             job, of_job = self._job, list[Review]()
@@ -341,18 +337,12 @@ class Leg:
 
     def _in_step(self, connection: Connection) -> None:
         """In the transaction of each checkpoint."""
-        if not self._looked:
-            self._look_for_trial(connection)
+        self._trial.look(connection)
         self.spending.look(connection)
-
-    def _look_for_trial(self, connection: Connection) -> None:
-        self._looked = True
-        if services.tried_by(connection, self._job):
-            self._tries = 1 if self._job.input_applied else 2  # the input's own checkpoint proves nothing
 
     def _before(self, connection: Connection) -> Unpriced:
         """What the record says before the leg begins; of the first leg of a job most of it is known to be nothing."""
-        self._look_for_trial(connection)
+        self._trial.look(connection)
         self.spending.look_before(connection)
         if self._job.claim_no == 1:
             return []
@@ -395,7 +385,7 @@ class Leg:
         return Outcome("error", error=error, verdict=verdict, told=self._client.told)
 
     def _committed(self, checkpoint_id: str, checkpoint_ns: str) -> None:
-        """A checkpoint is stored. If this leg tries a service, its first step proves that it works again."""
+        """A checkpoint is stored."""
         self._not_noted = {}
         self._span.committed(checkpoint_id, checkpoint_ns)
         self.spending.stepped()
@@ -405,8 +395,5 @@ class Leg:
             else:
                 before, self._stepped_at = self._stepped_at, time.monotonic()
                 self._measures.add(metric_names.STEP_DURATION, self._stepped_at - before, self._job.graph)
-        if self._tries and not checkpoint_ns:
-            self._tries -= 1
-            if not self._tries:
-                now = self._store.clock.now_ms()
-                self._store.write(lambda connection: services.passed(connection, self._job, now=now))
+        if not checkpoint_ns:
+            self._trial.stepped()

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, empty_checkpoint
 from sqlalchemy import Connection
 
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
-from tests.support.record import Gate
+from everstep.nodes.attempt import Attempt
+from tests.support.record import Gate, claim
 
 pytestmark = pytest.mark.both_databases
 
@@ -30,6 +31,13 @@ def metadata(source: Any, step: int) -> CheckpointMetadata:
 def after(*ran: str) -> Checkpoint:
     """A checkpoint that was taken after these nodes ran; the input comes first."""
     return {**empty_checkpoint(), "versions_seen": {node: {} for node in ("__input__", *ran)}}
+
+
+def of_a_leg(store: Store) -> StepSaver:
+    """The saver of a claimed job."""
+    store.enqueue("graph", {})
+    (job,) = claim(store)
+    return StepSaver(store, Attempt(store, job.id, job.public_id, job.idempotency_key, job.claim_no, lambda _: False))
 
 
 def refuse(_connection: Connection) -> None:
@@ -115,3 +123,47 @@ def test_what_was_read_ahead_is_given_once_and_not_after_a_write(store: Store) -
     third = empty_checkpoint()
     saver.put(config("thread"), third, metadata("loop", 1), {})
     assert newest() == third["id"]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_ended_a_run_is_known_as_it_is_read(store: Store, goes_on: bool) -> None:
+    """Its last checkpoint need not be read again, and is told as it is read; one that a node follows is read."""
+    saver = of_a_leg(store)
+    values = {"said": ("a", {"b": [1.5, None]}), **({"branch:to:node": None} if goes_on else {})}
+    checkpoint: Checkpoint = {**after("node"), "channel_values": values, "channel_versions": dict.fromkeys(values, "1")}
+
+    async def look() -> CheckpointTuple | None:
+        await saver.aput(config("new"), checkpoint, metadata("loop", 1), dict.fromkeys(values, "1"))
+        assert saver.knows(config("new")) is not goes_on
+        found = await saver.aget_tuple(config("new"))
+        assert not saver.knows(config("new")), "it is given once"
+        return found
+
+    found, read = asyncio.run(look()), StepSaver(store).get_tuple(config("new"))
+    assert found is not None
+    assert read is not None
+    assert (found.config, found.checkpoint, found.pending_writes) == (read.config, read.checkpoint, read.pending_writes)
+    assert found.checkpoint["channel_values"]["said"] is not values["said"]
+    assert found.metadata.get("step") == read.metadata.get("step") == 1
+
+
+def test_what_ended_a_run_is_not_known_any_more_once_a_task_wrote(store: Store) -> None:
+    """A question that a run stopped at is read."""
+    saver = of_a_leg(store)
+    checkpoint = after("node")
+    place = {"thread_id": "new", "checkpoint_ns": "", "checkpoint_id": checkpoint["id"]}
+
+    async def steps() -> None:
+        await saver.aput(config("new"), checkpoint, metadata("loop", 1), {})
+        assert saver.knows(config("new"))
+        await saver.aput_writes({"configurable": place}, [("__interrupt__", ["?"])], "task")
+
+    asyncio.run(steps())
+    assert not saver.knows(config("new"))
+
+
+def test_a_saver_of_no_leg_reads_what_it_wrote(store: Store) -> None:
+    """Others write to its threads, too."""
+    saver = StepSaver(store)
+    asyncio.run(saver.aput(config("new"), after("node"), metadata("loop", 1), {}))
+    assert not saver.knows(config("new"))
