@@ -13,18 +13,23 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.cli.canary_graph import known, word
-from tests.cli.folder import Folder, is_refused
+from tests.cli.folder import Folder, Ran, Worker, is_refused
+from tests.support import postgres
 from tests.support.serving import serving
 from tests.support.waiting import until
 
+DATABASES = ["sqlite", "postgres"]
+IN_POSTGRES = {"checkpoint_writes.blob": "writes.value", "checkpoint_blobs.blob": "checkpoints.checkpoint"}
+"""Columns that LangGraph's savers call otherwise there, and what they are called in SQLite."""
 ASKED = {"writes.value", "reviews.value_json", "threads.interrupts_json"}
 KEPT: dict[str, tuple[set[str], set[str]]] = {
     word("payload"): (
@@ -83,14 +88,46 @@ class Ear:
             yield self
 
 
+class Elsewhere(Folder):
+    """A folder whose record is not in it."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        super().__init__(path)
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def run(self, *arguments: str, **more: Any) -> Ran:
+        return super().run(*arguments, **{"EVERSTEP_STORE": self._url, **more})
+
+    @contextmanager
+    def worker(self, *options: str, **variables: str) -> Iterator[Worker]:
+        with super().worker(*options, EVERSTEP_STORE=self._url, **variables) as worker:
+            yield worker
+
+
+@contextmanager
+def a_folder(path: Path, database: str) -> Iterator[Folder]:
+    """A folder with a record in it, or in PostgreSQL under a password that is a secret like any other."""
+    if database == "sqlite":
+        yield Folder(path)
+        return
+    with postgres.fresh_postgres() as store:
+        yield Elsewhere(path, store.url)
+
+
 class Scene:
     """A user's folder, its secrets in the environment, and every byte that was written so far."""
 
-    def __init__(self, path: Path, ear: Ear) -> None:
+    def __init__(self, folder: Folder, database: str, ear: Ear) -> None:
+        path = folder.path
+        self.database = database
         self.ear = ear
         self.written: dict[str, bytes] = {}
         shutil.copy(Path(__file__).with_name("canary_graph.py"), path / "canary_graph.py")
-        self.folder = Folder(path).configure(careless="./canary_graph.py:graph")
+        self.folder = folder.configure(careless="./canary_graph.py:graph")
         hook = f"{ear.url}/hook?token={word('webhook-address')}"
         (path / "everstep.toml").write_text(f'[dead_letters]\nwebhook = "{hook}"\n')
         self.variables = {
@@ -134,19 +171,42 @@ class Scene:
     def columns(self) -> dict[str, bytes]:
         """All texts and bytes of the record, by `table.column`."""
         found: dict[str, list[bytes]] = {}
-        with sqlite3.connect(self.folder.path / "everstep.db") as record:
-            for (table,) in record.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        with closing(self._connect()) as record:
+            for (table,) in record.execute(self._tables).fetchall():
                 rows = record.execute(f'SELECT * FROM "{table}"')
                 names = [f"{table}.{column[0]}" for column in rows.description]
+                names = [IN_POSTGRES.get(name, name) for name in names]
                 for row in rows:
                     for name, value in zip(names, row, strict=True):
+                        if isinstance(value, dict | list):
+                            value = json.dumps(value)
                         if isinstance(value, str | bytes):
                             found.setdefault(name, []).append(value.encode() if isinstance(value, str) else value)
         return {name: b"\n".join(values) for name, values in found.items()}
 
+    def _connect(self) -> Any:
+        if self.database == "sqlite":
+            return sqlite3.connect(self.folder.path / "everstep.db")
+        return psycopg.connect(self.folder.url)
+
+    @property
+    def _tables(self) -> str:
+        if self.database == "sqlite":
+            return "SELECT name FROM sqlite_master WHERE type = 'table'"
+        return "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+
     def raw(self) -> bytes:
         """The record's files as they are, with what was deleted or overwritten and is still there."""
-        return b"".join(file.read_bytes() for file in self.folder.path.glob("everstep.db*") if file.is_file())
+        if self.database == "sqlite":
+            folder = self.folder.path
+            return b"".join(file.read_bytes() for file in folder.glob("everstep.db*") if file.is_file())
+        with psycopg.connect(self.folder.url, autocommit=True) as record:
+            record.execute("CHECKPOINT")  # what is in memory alone is written
+            where = "SELECT current_setting('data_directory'), oid FROM pg_database WHERE datname = current_database()"
+            ((place, number),) = record.execute(where).fetchall()
+        folder = Path(place) / "base" / str(number)
+        assert folder.is_dir(), "the server's files are not on this machine"
+        return b"".join(file.read_bytes() for file in folder.iterdir() if file.is_file())
 
 
 def holds(content: bytes, canary: str) -> bool:
@@ -157,11 +217,11 @@ def holds(content: bytes, canary: str) -> bool:
     return any(form in content for form in forms)
 
 
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+@pytest.fixture(scope="module", params=DATABASES)
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Jobs that ended in every way, with content not captured, and what every command says of them."""
-    with Ear().open() as ear:
-        scene = Scene(tmp_path_factory.mktemp("canary"), ear)
+    with Ear().open() as ear, a_folder(tmp_path_factory.mktemp("canary"), request.param) as folder:
+        scene = Scene(folder, request.param, ear)
         jobs = scene.submit("fail", "outage", "ask", "lose")
         assert set(scene.work(jobs, "--log-format", "json").values()) == {"failed", "retry", "review"}
         isolated = scene.submit("isolated")
@@ -178,11 +238,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield scene
 
 
-@pytest.fixture(scope="module")
-def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+@pytest.fixture(scope="module", params=DATABASES)
+def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A job that failed and one that asks, with content captured."""
-    with Ear().open() as ear:
-        scene = Scene(tmp_path_factory.mktemp("captured"), ear)
+    with Ear().open() as ear, a_folder(tmp_path_factory.mktemp("captured"), request.param) as folder:
+        scene = Scene(folder, request.param, ear)
         capture = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY"}
         scene.work(scene.submit("fail", "ask"), **capture)
         scene.commands("traces flush")
