@@ -29,16 +29,6 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _BYTECODE = tempfile.mkdtemp(prefix="everstep-bytecode-")  # what is compiled once serves all processes of a test run
 AT_END.callback(shutil.rmtree, _BYTECODE, True)
 
-_WITHOUT_PRIVILEGE = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: then even root is held to file permissions
-    held = libc.prctl(23, capability, 0, 0, 0) == 1  # PR_CAPBSET_READ
-    if held and libc.prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP
-        raise OSError(ctypes.get_errno(), "cannot drop a capability")
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-"""
-
 
 def environment(**variables: str) -> dict[str, str]:
     """A user's environment: nothing of Everstep's or of a trace backend's set, compiled code kept for the next one."""
@@ -115,16 +105,19 @@ class Folder:
             **variables: Environment variables.
         """
         entered = given.encode() if isinstance(given, str) else given
-        if stdout is None and not unprivileged and not any(name.startswith("PYTHON") for name in variables):
+        if stdout is None and not any(name.startswith("PYTHON") for name in variables):
             code, out, err = forked.run(
-                arguments, folder=self.path, environment=environment(**variables), given=entered, timeout=PATIENCE_S
+                arguments,
+                folder=self.path,
+                environment=environment(**variables),
+                given=entered,
+                timeout=PATIENCE_S,
+                unprivileged=unprivileged,
             )
             return Ran(code, out.decode(), err.decode())
-        command = [*COMMAND, *arguments]
-        if unprivileged and os.geteuid() == 0:
-            command = [sys.executable, "-c", _WITHOUT_PRIVILEGE, *command[1:]]
+        assert not unprivileged
         ran = subprocess.run(
-            command,
+            [*COMMAND, *arguments],
             cwd=self.path,
             env=environment(**variables),
             input=entered,

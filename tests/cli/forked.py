@@ -6,6 +6,7 @@ Python reads before it runs anything is not, and a new record is a copy of one: 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import pkgutil
@@ -38,9 +39,15 @@ _starting = threading.Lock()  # starting a process asks after all others, and tw
 
 
 def run(
-    arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], given: bytes, timeout: float
+    arguments: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    given: bytes,
+    timeout: float,
+    unprivileged: bool = False,
 ) -> tuple[int, bytes, bytes]:
-    """Run `everstep` to its end.
+    """Run `everstep` to its end; where it is unprivileged, file permissions hold for it even if root runs the tests.
 
     Returns:
         Its exit code (negative: the signal that ended it), and what it wrote to stdout and stderr.
@@ -51,7 +58,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="everstep-command-") as place:
         streams = [Path(place) / name for name in ("stdin", "stdout", "stderr")]
         streams[0].write_bytes(given)
-        process = CONTEXT.Process(target=_command, args=([*arguments], folder, dict(environment), streams))
+        told = ([*arguments], folder, dict(environment), streams, unprivileged and os.geteuid() == 0)
+        process = CONTEXT.Process(target=_command, args=told)
         with _starting:
             process.start()
         ended = wait([process.sentinel], timeout)
@@ -159,9 +167,29 @@ def _started(arguments: list[str], folder: Path, environment: dict[str, str], ou
     become(arguments, folder, environment, [os.open(os.devnull, os.O_RDONLY), *outputs])
 
 
-def _command(arguments: list[str], folder: Path, environment: dict[str, str], streams: list[Path]) -> None:
+def _command(
+    arguments: list[str], folder: Path, environment: dict[str, str], streams: list[Path], unprivileged: bool
+) -> None:
     flags = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2)
-    become(arguments, folder, environment, [os.open(*each, 0o600) for each in zip(streams, flags, strict=True)])
+    opened = [os.open(*each, 0o600) for each in zip(streams, flags, strict=True)]
+    if unprivileged:
+        _drop_privileges()
+    become(arguments, folder, environment, opened)
+
+
+def _drop_privileges() -> None:
+    """Take from root, and from what it starts, the right to read and write what a file's mode forbids."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    rights = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    for right in rights:
+        if libc.prctl(24, right, 0, 0, 0):  # PR_CAPBSET_DROP
+            raise OSError(ctypes.get_errno(), "cannot drop a capability")
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc.capget(header, sets)
+    for each in range(3):  # those it has, may have and hands on
+        sets[each] &= ~sum(1 << right for right in rights)
+    if libc.capset(header, sets):
+        raise OSError(ctypes.get_errno(), "cannot drop a capability")
 
 
 def become(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], streams: Sequence[int]) -> None:

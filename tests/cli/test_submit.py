@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli import forked
 from tests.cli.conftest import Prepared
-from tests.cli.folder import COMMAND, Folder, environment, is_refused
+from tests.cli.folder import Folder, environment, is_refused
 
 
 def test_the_id_alone_is_on_stdout(folder: Folder) -> None:
@@ -99,20 +100,19 @@ def test_waiting_tells_how_the_job_ended(folder: Folder) -> None:
     """--wait shows progress on stderr, leaves stdout alone, and exits 0 for done, 2 for review, 1 for failed."""
     wanted = {"count": (0, "done"), "ask": (2, "review"), "fails": (1, "failed")}
     waiting = {
-        (graph, options): subprocess.Popen(
-            [*COMMAND, "submit", graph, "--input", "{}", "--wait", *options],
-            cwd=folder.path,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        (graph, options): forked.Started(
+            ["submit", graph, "--input", "{}", "--wait", *options],
+            folder=folder.path,
+            environment=environment(),
+            with_errors=True,
         )
         for graph in wanted
         for options in (((), ("--json", "--key", "k")) if graph == "count" else ((),))
     }
     with folder.worker():
         for (graph, options), process in waiting.items():
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate()
+            process.close()
             code, status = wanted[graph]
             assert process.returncode == code, err
             assert "Traceback" not in err
