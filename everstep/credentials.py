@@ -124,8 +124,21 @@ SHORTEST_SECRET = 8
 """Characters; a shorter value of a variable is not looked for, or half of every text would be gone."""
 
 
+_SHORT_NAME = 64
+"""Characters; what is found of a name that is no longer is remembered, as names of keys come again and again."""
+
+
 def names_secret(name: str) -> bool:
     """Whether a key of this name is meant to hold a credential; the rules are the module's."""
+    return _remembered(name) if len(name) <= _SHORT_NAME else _names_secret(name)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(name: str) -> bool:
+    return _names_secret(name)
+
+
+def _names_secret(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name)]
     while words and words[-1].isdigit():
         words.pop()

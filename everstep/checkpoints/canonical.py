@@ -116,11 +116,20 @@ def _refuse_inexact(value: object, path: str, levels: int) -> None:
         if levels == 0:
             raise _invalid(path, f"nested deeper than {MAX_DEPTH} levels, or contains itself", "Flatten it.")
         for key, member in _members(cast(Any, value), path):
+            if _is_surely_exact(member):
+                continue  # without its path
             _refuse_inexact(member, child_path(path, key), levels - 1)
     else:
         raise _invalid(
             path, f"of type {kind.__qualname__}", "Convert it to strings, numbers, booleans, lists and objects."
         )
+
+
+def _is_surely_exact(value: object) -> bool:
+    kind = type(value)
+    if kind is str:
+        return cast(str, value).isascii()
+    return value is None or kind is bool or (kind is int and abs(cast(int, value)) <= MAX_INTEGER)
 
 
 def _members(
@@ -132,7 +141,8 @@ def _members(
     for key, member in value.items():
         if type(key) is not str:
             raise _invalid(path, f"an object with a key of type {type(key).__qualname__}", "Make every key a string.")
-        _refuse_surrogates(key, child_path(path, key))
+        if not key.isascii():
+            _refuse_surrogates(key, child_path(path, key))
         yield key, member
 
 
