@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import IsolationImpossible
 from everstep.runtime.failed_starts import FailedStarts
+from tests.cli.forked import Started
 from tests.support.isolated_graphs import acted, noted, write
 from tests.support.jobs import chain, work
 from tests.support.record import claim
@@ -28,17 +27,16 @@ from tests.support.waiting import PATIENCE, until
 
 
 @contextmanager
-def worker(store: Store, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def worker(store: Store, folder: Path, *options: str) -> Iterator[Started]:
     """`everstep worker --until-idle` in the folder."""
-    command = [sys.executable, "-m", "everstep", "worker", "--until-idle", *options]
     given = {**os.environ, "EVERSTEP_STORE": store.url}
-    with subprocess.Popen(
-        command, cwd=folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    process = Started(["worker", "--until-idle", *options], folder=folder, environment=given, with_errors=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.close()
 
 
 def ran(store: Store, folder: Path, *options: str) -> tuple[int, str, str]:
