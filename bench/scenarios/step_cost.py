@@ -63,8 +63,8 @@ def run(run: Run) -> Section:
     section.tables = [Table("one agent, one AIMessage of 1 KB a step", columns, rows)]
     section.notes = [
         'Plain `add_messages`, `durability="sync"`, synchronous=FULL. `SqliteSaver` runs synchronously, all others on'
-        " an event loop. Stock savers store the whole list in every checkpoint; Everstep its growth, and what each"
-        " task wrote."
+        " an event loop. Stock savers store the whole list in every checkpoint, and what each task wrote; Everstep"
+        " stores the list's growth, deflated. The messages are texts that deflate to 54 %, as this documentation does."
     ]
     longest = found[lengths[-1]]
     if EVERSTEP in longest and STOCK in longest:

@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from everstep.checkpoints import serialization
+from everstep.checkpoints import history, serialization
 
 logger = logging.getLogger("everstep.state")
 
@@ -44,7 +44,7 @@ class ChangeWarnings:
     def look_at(self, serializer: SerializerProtocol, values: Iterable[tuple[str, Any]]) -> None:
         """Look at values, each with its channel."""
         for name, value in values:
-            if name in self._warned or name.startswith((NEXT_NODE, "__")) or serialization.is_exact(value):
+            if name in self._warned or name.startswith((NEXT_NODE, "__")) or history.is_exact(value):
                 continue
             try:
                 changed = serialization.changes(serializer, name, value)

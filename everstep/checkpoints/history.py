@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from everstep.checkpoints.serialization import is_exact
+from everstep.checkpoints import serialization
 
 CHUNKS = "history"
 """The checkpoint id that chunks stand under."""
@@ -120,8 +120,19 @@ def _is_exact(item: Any) -> bool:
     if kind in _messages():
         fields: dict[str, Any] = item.__dict__
         # All of them are there, so that their values alone tell.
-        return set(fields) == set(kind.model_fields) and is_exact(fields) and is_exact(item.__pydantic_extra__)
-    return is_exact(item)
+        return (
+            set(fields) == set(kind.model_fields)
+            and serialization.is_exact(fields)
+            and serialization.is_exact(item.__pydantic_extra__)
+        )
+    return serialization.is_exact(item)
+
+
+def is_exact(value: Any) -> bool:
+    """Whether a value surely comes back as it is, without a try: plain JSON, a message, or a list of such."""
+    if type(value) is list:
+        return all(_is_exact(item) for item in cast("list[Any]", value))
+    return _is_exact(value)
 
 
 def content_of(serializer: SerializerProtocol, items: Sequence[Any], exact: Sequence[bool]) -> bytes:

@@ -18,6 +18,7 @@ from everstep.checkpoints import history
 from everstep.checkpoints.change_warnings import NEXT_NODE
 from everstep.checkpoints.history import Grown, HistoryGone, Known, Line, Memory, NewChunk
 from everstep.checkpoints.recorder import Place, Statement, place_of
+from everstep.checkpoints.statements import execute
 from everstep.checkpoints.task_writes import Part, Together, Written, channels_of, chunk_value
 from everstep.errors import StoreCorrupt
 
@@ -63,7 +64,7 @@ class Shortened:
         """
         if self._guard is not None:
             (sql, parameters), expected = self._guard
-            if connection.exec_driver_sql(sql, parameters).scalar_one() != expected:
+            if execute(connection, sql, parameters).fetchone()[0] != expected:
                 raise HistoryGone
 
 

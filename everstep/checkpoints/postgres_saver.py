@@ -192,6 +192,14 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
         )
         return [Row(*row.values()) for row in rows]
 
+    def _stored_together(self, place: Place) -> list[str]:
+        rows = self._rows(
+            "SELECT DISTINCT channel FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s"
+            " AND type IN (%s, %s)",
+            (*place, TOGETHER, PARTS),
+        )
+        return [row["channel"] for row in rows]
+
     def _replacing(self, row: Row, rows: Sequence[Row]) -> list[Statement]:
         marks = ", ".join(["%s"] * len(row))
         return [

@@ -118,6 +118,10 @@ class Record:
         """Run a write and wait for its commit; on this thread, if no other write is under way."""
         return self._writer.carry_out(operation)
 
+    def commit_held(self) -> None:
+        """Have what is held committed; it is not waited for."""
+        self._writer.submit(lambda _connection: None)
+
     def flush(self) -> None:
         """Wait for the patient writes that are held, so that a read sees them."""
         self._writer.flush()

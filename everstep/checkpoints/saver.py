@@ -21,24 +21,24 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    DeltaChannelHistory,
     get_checkpoint_id,
 )
 from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import claims, jobs, serialization
+from everstep.checkpoints import claims, jobs, loop_bridge, serialization
 from everstep.checkpoints.change_warnings import NEXT_NODE, ChangeWarnings
+from everstep.checkpoints.delta_history import DeltaHistory
 from everstep.checkpoints.fence import Fence
 from everstep.checkpoints.foreknown import Foreknown, as_read
-from everstep.checkpoints.history import Grown, HistoryGone
+from everstep.checkpoints.history import HistoryGone
 from everstep.checkpoints.long_lists import LongLists, Shortened
 from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, size_of
 from everstep.checkpoints.redaction import without_configuration, without_secrets
 from everstep.checkpoints.statements import execute
 from everstep.checkpoints.step_serializer import StepSerializer
 from everstep.checkpoints.task_writes import Row, TaskWrites, together
-from everstep.checkpoints.thread_operations import INTERRUPT, RESUME, ThreadOperations
+from everstep.checkpoints.thread_operations import INTERRUPT, RESUME
 from everstep.observability import metric_names
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ CONTROL = frozenset({INTERRUPT, RESUME, ERROR, "__error_source_node__"})
 """Channels that tell what happened to a task, not what it produced."""
 
 
-class StepSaver(ThreadOperations):
+class StepSaver(DeltaHistory):
     """A checkpoint saver whose every write is one operation of the record's writer. Made for the store's database.
 
     Args:
@@ -126,17 +126,19 @@ class StepSaver(ThreadOperations):
     ) -> RunnableConfig:
         """As `put`."""
         begins = self._foreknown.is_beginning(config, checkpoint) and not crash.armed("checkpoint.")
-        saved, shortened, future = self._put(config, checkpoint, metadata, new_versions, patient=begins)
+        saved, shortened, future = self._put(config, checkpoint, metadata, new_versions, patient=begins, held=True)
         if begins:
             self._lists.stored(place_of(saved), shortened)  # whatever goes on from it is written after it
             asyncio.wrap_future(future).add_done_callback(lambda done: self._begun(done, saved, shortened))
             return saved
+        bridge = loop_bridge.of_running_loop()
+        bridge.after_this_turn(id(self._store), self._store.commit_held)  # with those of all who step as well
         last = None if self._fence is None or shortened.lists else as_read(self.serde, saved, checkpoint, metadata)
         try:
-            await asyncio.wrap_future(future)
+            await bridge.wait(future)
         except HistoryGone:
             saved, shortened, future = self._put(config, checkpoint, metadata, new_versions)
-            await asyncio.wrap_future(future)
+            await bridge.wait(future)
         self._lists.stored(place_of(saved), shortened)
         self._foreknown.keep_newest(last)
         return self._committed(saved, shortened)
@@ -159,6 +161,7 @@ class StepSaver(ThreadOperations):
         new_versions: ChannelVersions,
         *,
         patient: bool = False,
+        held: bool = False,
     ) -> tuple[RunnableConfig, Shortened, Future[None]]:
         crash.point("checkpoint.before_put")
         self._foreknown.written()
@@ -179,7 +182,13 @@ class StepSaver(ThreadOperations):
         rewritten, chunks = self._writes.shorten(place_of(config), get_checkpoint_id(config), shortened.chunks)
         statements += [*rewritten, *(self.storing(place_of(config), chunk) for chunk in chunks)]
         future = self._submit(
-            statements, progress, place=place_of(config), check=shortened.check, is_step=True, patient=patient
+            statements,
+            progress,
+            place=place_of(config),
+            check=shortened.check,
+            is_step=True,
+            patient=patient,
+            held=held,
         )
         return saved, shortened, future
 
@@ -218,7 +227,7 @@ class StepSaver(ThreadOperations):
         """As `put_writes`."""
         future = self._put_writes(config, writes, task_id, task_path)
         if future is not None:
-            await asyncio.wrap_future(future)
+            await loop_bridge.of_running_loop().wait(future)
         crash.point("writes.after_put")
 
     def _put_writes(
@@ -271,6 +280,7 @@ class StepSaver(ThreadOperations):
         is_step: bool = False,
         task_id: str | None = None,
         patient: bool = False,
+        held: bool = False,
     ) -> Future[None]:
         fence, now = self._fence, self._store.clock.now_ms()
         if fence is not None and fence.measures.is_on:
@@ -312,10 +322,10 @@ class StepSaver(ThreadOperations):
                 self._unwritten.pop(place, None)  # the graph ends by it
 
         if fence is None:
-            future = self._store.write(operation, patient=patient)
+            future = self._store.write(operation, patient=patient or held)
         else:
             graph_ns = place[1] if is_step and place is not None else None
-            future = fence.write(operation, patient=patient, task_id=task_id, graph_ns=graph_ns)
+            future = fence.write(operation, patient=patient or held, task_id=task_id, graph_ns=graph_ns)
         future.add_done_callback(told)
         return future
 
@@ -379,22 +389,3 @@ class StepSaver(ThreadOperations):
     def read_ahead(self, config: RunnableConfig) -> None:
         """On a thread that reads anyhow: what `aget_tuple` of this config gives next, if nothing is written before."""
         self._foreknown.keep(config, self.get_tuple(config))
-
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """What a `DeltaChannel` is rebuilt from."""
-        self._store.flush()
-        found = super().get_delta_channel_history(config=config, channels=channels)
-        for each in found.values():
-            each["writes"] = self._lists.whole_writes(self.serde, place_of(config), each["writes"])
-            seed = each.get("seed")
-            if isinstance(seed, Grown):  # it was a plain list then
-                each["seed"], _ = self._lists.read(self.serde, place_of(config), seed)
-        return found
-
-    async def aget_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """As `get_delta_channel_history`."""
-        return await self._store.in_thread(lambda: self.get_delta_channel_history(config=config, channels=channels))

@@ -168,6 +168,16 @@ class SqliteStepSaver(StepSaver, SqliteSaver):
                 )
             ]
 
+    def _stored_together(self, place: Place) -> list[str]:
+        with self.cursor(transaction=False) as cursor:
+            return [
+                channel
+                for (channel,) in cursor.execute(
+                    "SELECT DISTINCT channel FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND type IN (?, ?)",
+                    (*place, TOGETHER, PARTS),
+                )
+            ]
+
     def _replacing(self, row: Row, rows: Sequence[Row]) -> list[Statement]:
         marks = ", ".join("?" * len(row))
         return [

@@ -73,6 +73,10 @@ class ThreadOperations(BaseCheckpointSaver[str]):
         """What tasks of a thread wrote, of which a row is not as LangGraph would have stored it."""
         raise NotImplementedError
 
+    def _stored_together(self, place: Place) -> list[str]:
+        """Of the rows that are several of LangGraph's: each combination of channels."""
+        raise NotImplementedError
+
     def _replacing(self, row: Row, rows: Sequence[Row]) -> list[Statement]:
         """Put rows in the place of one."""
         raise NotImplementedError
