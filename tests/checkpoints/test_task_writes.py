@@ -8,6 +8,7 @@ import itertools
 import operator
 import random
 import re
+import zlib
 from concurrent.futures import Future
 from typing import Annotated, Any, TypedDict
 
@@ -16,16 +17,17 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 
-from everstep.checkpoints import compression, loop_bridge
+from everstep.checkpoints import compression, loop_bridge, saver
 from everstep.checkpoints.history import Grown
 from everstep.checkpoints.lean import full, lean
 from everstep.checkpoints.saver import StepSaver
-from everstep.checkpoints.step_serializer import CHECKPOINT, STEP, StepSerializer
+from everstep.checkpoints.step_serializer import CHECKPOINT, PACKED, STEP, StepSerializer
 from everstep.checkpoints.store import Store
-from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row, apart, together
+from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row, Shorter, TaskWrites, apart, together
 
 CHANCE = random.Random(7)
 STEPS = 40
@@ -111,9 +113,9 @@ def test_a_record_grows_by_little_more_than_the_message(store: Store, with_ids: 
 def test_what_tasks_wrote_is_read_as_it_was(shared: Store, with_ids: bool) -> None:
     """The history of a thread tells what each task wrote, also of a message that was given its id later."""
     whole, short = StepSaver(shared, full_lists=True), StepSaver(shared)
-    for saver, name in ((whole, "whole"), (short, "short")):
+    for each, name in ((whole, "whole"), (short, "short")):
         CHANCE.seed(7)
-        begin(saver, name, with_ids=with_ids)
+        begin(each, name, with_ids=with_ids)
     assert written(shared, f"'{PARTS}', '{PART}'")
     expected, found = (
         [[write[1:] for write in each.pending_writes or ()] for each in StepSaver(shared).list(thread(name))]
@@ -157,6 +159,31 @@ def test_what_others_need_outlives_a_run_that_is_deleted(shared: Store) -> None:
     assert found.checkpoint["channel_values"]["items"] == items
     saver.prune(["thread"])
     assert StepSaver(shared).get_tuple(thread()) == found
+
+
+def test_a_thread_of_before_is_read_and_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists, checkpoints and writes in the form of earlier releases are read as they were, and mix with new ones."""
+
+    def packed(self: StepSerializer, checkpoint: Any, lists: Any) -> tuple[str, bytes]:
+        return PACKED, zlib.compress(JsonPlusSerializer.dumps_typed(self, [checkpoint, lists])[1], 1)
+
+    with monkeypatch.context() as before:
+        before.setattr(StepSerializer, "_checkpoint", packed)
+        before.setattr(TaskWrites, "shorten", lambda _self, _place, _id, chunks: Shorter([], chunks))
+        before.setattr(saver, "together", lambda rows, _plain: rows)
+        graph = begin(StepSaver(store), steps=10)
+        told = repr([*graph.get_state_history(thread())])
+    assert not written(store, f"'{PARTS}', '{PART}', '{TOGETHER}'")
+    graph = agent(StepSaver(store), steps=20)
+    assert repr([*graph.get_state_history(thread())]) == told
+
+    async def go_on() -> Any:
+        await graph.aupdate_state(thread(), {"messages": []}, as_node="step")
+        return await graph.ainvoke(None, thread(), durability="sync")
+
+    assert len(asyncio.run(go_on())["messages"]) == 21
+    assert len(written(store, f"'{PARTS}'")) > 5
+    assert len(agent(StepSaver(store)).get_state(thread()).values["messages"]) == 21
 
 
 VERSIONS = itertools.count(1)
