@@ -1,4 +1,4 @@
-"""The single writer: one thread, one connection, one queue per process, and group commit.
+"""The single writer: one connection, one transaction at a time, one thread and one queue per process, and group commit.
 
 What waits in the queue is drained into one transaction; one commit makes all of it durable, then the futures resolve.
 Should an operation fail, the transaction is run again with a savepoint for each. So an operation that fails takes
