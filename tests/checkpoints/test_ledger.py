@@ -12,7 +12,7 @@ from everstep.checkpoints.schema import credit_accounts
 from everstep.checkpoints.schema import ledger as table
 from everstep.checkpoints.store import Store
 from everstep.errors import CreditInvalid, GrantConflict
-from tests.support.provider_tasks import CURRENCY, FAILED, OWNER, balance, create, give, submitted, tell
+from tests.support.paid import CURRENCY, FAILED, OWNER, balance, create, give, submitted, tell
 
 pytestmark = pytest.mark.both_databases
 

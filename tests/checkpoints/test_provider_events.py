@@ -12,16 +12,16 @@ from everstep.checkpoints.retention import DAY_MS, Rules
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.errors import ProviderEventNotFound
-from tests.support.provider_tasks import (
+from tests.support.paid import (
     DONE,
     FAILED,
     PENDING,
     PROVIDER,
     accept,
     again,
-    amounts,
     balance,
     create,
+    entries,
     give,
     send,
     submitted,
@@ -106,7 +106,7 @@ def test_what_a_poll_teaches_frees_what_events_said(store: Store) -> None:
     send(store, FAILED, provider_task_id="film-1")
     answer = tell(store, task, ProviderStatus("pending", provider_task_id="film-1"), "probe")
     assert answer.task.state == "failed"
-    assert amounts(store, task) == [("charge", -200), ("refund", 200)]
+    assert entries(store, task) == [("charge", -200), ("refund", 200)]
 
 
 def test_of_what_was_parked_the_first_end_wins(store: Store) -> None:

@@ -13,7 +13,7 @@ from everstep.checkpoints.provider_health import NAMED, UNPOLLED_MS
 from everstep.checkpoints.provider_status import ProviderEvent
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
-from tests.support import provider_tasks as paid
+from tests.support import paid
 from tests.support.paid import DONE, PENDING, task_of
 
 pytestmark = pytest.mark.both_databases

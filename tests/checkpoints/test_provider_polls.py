@@ -10,12 +10,12 @@ from everstep.checkpoints import provider_tasks
 from everstep.checkpoints.provider_tasks import ProviderTask
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
-from tests.support.provider_tasks import (
+from tests.support.paid import (
     DONE,
     PENDING,
     PROVIDER,
     again,
-    amounts,
+    entries,
     give,
     submitted,
     tell,
@@ -123,7 +123,7 @@ def test_two_questions_that_cross_after_one_is_wanted_at_once(
         assert not tell(store, task, DONE).changed
     ended = again(store, task)
     assert (ended.state, ended.next_poll_at, ended.leased_by) == ("succeeded", None, None)
-    assert [kind for kind, _ in amounts(store, task)] == ["charge"]
+    assert [kind for kind, _ in entries(store, task)] == ["charge"]
     assert told(store, task) is not None
     clock.advance(10**6)
     assert take(store) == []

@@ -13,15 +13,15 @@ from everstep.clock import ManualClock
 from everstep.errors import (
     ProviderTaskConflict,
 )
-from tests.support.provider_tasks import (
+from tests.support.paid import (
     DONE,
     FAILED,
     PENDING,
     accept,
     again,
-    amounts,
     balance,
     create,
+    entries,
     give,
     move,
     submitted,
@@ -45,7 +45,7 @@ def test_success_is_stored_once(store: Store, clock: ManualClock) -> None:
     signal = told(store, task)
     assert signal is not None
     assert signal.payload == {"state": "succeeded"}
-    assert amounts(store, task) == [("charge", -200)]
+    assert entries(store, task) == [("charge", -200)]
 
 
 def test_a_failure_is_refunded_once(store: Store) -> None:
@@ -56,7 +56,7 @@ def test_a_failure_is_refunded_once(store: Store) -> None:
         tell(store, task, FAILED, source)
     task = again(store, task)
     assert (task.state, task.settled_by, task.error) == ("failed", "poll", {"code": "no_cat"})
-    assert amounts(store, task) == [("charge", -200), ("refund", 200)]
+    assert entries(store, task) == [("charge", -200), ("refund", 200)]
     assert balance(store) == 500
     assert told(store, task) is not None
 
@@ -190,7 +190,7 @@ def test_an_answer_after_a_person_settled_it_is_evidence(store: Store) -> None:
     late = accept(store, task)
     assert (late.state, late.provider_task_id, late.next_poll_at) == ("failed", "film-1", None)
     assert [one["detail"]["what"] for one in store.evidence(job)] == ["accepted_after_end"]
-    assert amounts(store, task) == [("charge", -200), ("refund", 200)]
+    assert entries(store, task) == [("charge", -200), ("refund", 200)]
 
 
 def test_what_is_kept_of_a_contradiction_tells_owners_no_ids(store: Store) -> None:

@@ -12,8 +12,7 @@ from everstep.checkpoints.store import Store
 from everstep.errors import EventInvalid
 from everstep.nodes.providers.interface import Submitted
 from everstep.nodes.providers.registry import Entry, Providers
-from tests.support.paid import PENDING, Scripted
-from tests.support.provider_tasks import again, give, submitted, tell
+from tests.support.paid import PENDING, Scripted, again, give, submitted, tell
 
 ODD = pytest.mark.parametrize("odd", ["", "a\0b", "a\ud800b", "a" * 1001], ids=["empty", "nul", "half", "long"])
 

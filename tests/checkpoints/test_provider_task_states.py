@@ -28,7 +28,7 @@ from everstep.errors import (
     SubmissionConflict,
 )
 from tests.support.machines import RecordMachine, machine_settings
-from tests.support.provider_tasks import CURRENCY, OWNER, PROVIDER, price
+from tests.support.paid import CURRENCY, OWNER, PROVIDER, price
 
 ACTORS = ("a", "b")
 TABLES = ("provider_tasks", "provider_events", "credit_accounts", "ledger", "signals", "evidence")

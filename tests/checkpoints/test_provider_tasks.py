@@ -24,16 +24,16 @@ from everstep.errors import (
     ProviderTaskNotFound,
     SubmissionConflict,
 )
-from tests.support.provider_tasks import (
+from tests.support.paid import (
     DONE,
     FAILED,
     OWNER,
     PROVIDER,
     accept,
     again,
-    amounts,
     balance,
     create,
+    entries,
     give,
     move,
     submitted,
@@ -55,7 +55,7 @@ def test_a_task_is_made_and_charged_in_one_transaction(store: Store) -> None:
     assert task.request == {"prompt": "a cat"}
     assert task.quote is not None
     assert task.quote.version == "2027-01"
-    assert amounts(store, task) == [("charge", -200)]
+    assert entries(store, task) == [("charge", -200)]
     assert balance(store) == 300
 
 
@@ -106,7 +106,7 @@ def test_what_costs_nothing_leaves_no_entry(store: Store, free: dict[str, Any]) 
     """Without a price, or with a price of 0, nobody needs an account."""
     task = submitted(store, **free)
     assert tell(store, task, FAILED).changed
-    assert amounts(store, task) == []
+    assert entries(store, task) == []
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_another_try_of_what_failed_pays_anew(store: Store) -> None:
     second, made = create(store, generation=2)
     assert made
     assert second.provider_key != first.provider_key
-    assert amounts(store, first) == [("charge", -200), ("refund", 200)]
-    assert amounts(store, second) == [("charge", -200)]
+    assert entries(store, first) == [("charge", -200), ("refund", 200)]
+    assert entries(store, second) == [("charge", -200)]
     assert store.read(lambda c: provider_tasks.by_submission(c, OWNER, "cat")) == second
     assert store.read(lambda c: provider_tasks.by_submission(c, OWNER, "cat", 1)) == first
     with pytest.raises(GenerationRefused):
@@ -191,7 +191,7 @@ def test_a_task_whose_job_ended_before_it_submitted_is_adopted(store: Store) -> 
     store.write(lambda c: jobs.fail(c, jobs.lock(c, job.id), **ended)).result()
     task = move(store, task, "submitting", job="another")
     assert (task.state, task.job) == ("submitting", "another")
-    assert amounts(store, task) == [("charge", -200)]
+    assert entries(store, task) == [("charge", -200)]
 
 
 def test_what_was_surely_not_accepted_may_be_submitted_again(store: Store) -> None:
@@ -203,7 +203,7 @@ def test_what_was_surely_not_accepted_may_be_submitted_again(store: Store) -> No
     assert move(store, task, "unknown").state == "submission_unknown"
     assert move(store, task, "submitting", job="job").state == "submission_unknown"
     assert move(store, task, "not_accepted").state == "created"
-    assert amounts(store, task) == [("charge", -200)]
+    assert entries(store, task) == [("charge", -200)]
 
 
 def test_what_is_known_is_not_forgotten_by_a_late_submitter(store: Store) -> None:
@@ -225,7 +225,7 @@ def test_an_unknown_submission_is_not_refunded(store: Store, clock: ManualClock)
     task = submitted(store, None)
     move(store, task, "unknown")
     clock.advance(10**9)
-    assert amounts(store, task) == [("charge", -200)]
+    assert entries(store, task) == [("charge", -200)]
     assert again(store, task).next_poll_at is None
 
 

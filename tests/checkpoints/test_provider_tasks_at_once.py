@@ -17,17 +17,16 @@ from everstep.checkpoints import ledger, provider_events, provider_tasks
 from everstep.checkpoints.provider_status import ProviderEvent, ProviderStatus
 from everstep.checkpoints.store import Store
 from everstep.errors import GenerationRefused, InsufficientCredit, ProviderTaskConflict
-from tests.support.postgres import fresh_postgres
-from tests.support.provider_tasks import (
+from tests.support.paid import (
     DONE,
     FAILED,
     OWNER,
     PENDING,
     PROVIDER,
     again,
-    amounts,
     balance,
     create,
+    entries,
     give,
     price,
     send,
@@ -35,6 +34,7 @@ from tests.support.provider_tasks import (
     tell,
     told,
 )
+from tests.support.postgres import fresh_postgres
 from tests.support.transactions import Held, stands
 from tests.support.waiting import PATIENCE, Halt
 
@@ -112,7 +112,7 @@ def test_of_many_ends_one_wins(store: Store) -> None:
             assert sorted(changed) == [False] * (ACTORS - 1) + [True]
             ended = again(store, task)
             assert ended.state == ("succeeded" if changed.index(True) % 2 else "failed")
-            kinds = [kind for kind, _ in amounts(store, task)]
+            kinds = [kind for kind, _ in entries(store, task)]
             assert kinds == (["charge"] if ended.state == "succeeded" else ["charge", "refund"])
             signal = told(store, task)
             assert signal is not None
@@ -207,7 +207,7 @@ def test_whatever_many_do_at_once_money_is_right(store: Store) -> None:
     tasks = store.read(provider_tasks.listed)
     assert any(task.is_final for task in tasks)
     for task in tasks:
-        assert sum(amount for _, amount in amounts(store, task)) == (0 if task.state == "failed" else -task.amount)
+        assert sum(amount for _, amount in entries(store, task)) == (0 if task.state == "failed" else -task.amount)
         assert (told(store, task) is not None) == task.is_final
     ids = {task.provider_task_id for task in tasks}
     for event in store.read(lambda c: provider_events.listed(c, state="parked", limit=1000)):

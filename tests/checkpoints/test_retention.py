@@ -52,7 +52,7 @@ from everstep.clock import ManualClock, uuid7
 from everstep.errors import JobNotFound, JobPruned, JobStateConflict, KeyConflict, PayloadInvalid
 from everstep.nodes.effect import effect
 from everstep.runtime.settle import Outcome
-from tests.support import provider_tasks as paid
+from tests.support import paid
 from tests.support.jobs import chain, work
 from tests.support.record import begin_running, settled
 from tests.support.waiting import PATIENCE, Halt, until
@@ -230,7 +230,7 @@ def test_paid_tasks_and_money_outlive_their_job(store: Store) -> None:
     assert paid.again(store, task) == task
     assert paid.tell(store, task, paid.FAILED).task.job == job.public_id
     assert paid.send(store, paid.DONE, "event-2", provider_task_id="film-1").state == "ignored"
-    assert paid.amounts(store, task) == [("charge", -200), ("refund", 200)]
+    assert paid.entries(store, task) == [("charge", -200), ("refund", 200)]
 
 
 def test_what_was_never_submitted_is_given_back_with_the_deletion(store: Store) -> None:
@@ -243,10 +243,10 @@ def test_what_was_never_submitted_is_given_back_with_the_deletion(store: Store) 
     rules = {"now": store.clock.now_ms(), "key_days": 1, "checkpoint_tables": store.database.checkpoint_tables}
     with pytest.raises(RuntimeError):
         store.write(lambda c: (retention.remove(c, [job.id], **rules), broken())).result()
-    assert paid.amounts(store, mine) == [("charge", -200)]
+    assert paid.entries(store, mine) == [("charge", -200)]
     assert store.prune(AT_ONCE).jobs == {"done": 0, "failed": 1}
     assert store.prune(AT_ONCE).jobs == {"done": 0, "failed": 0}
-    assert paid.amounts(store, mine) == [("charge", -200), ("refund", 200)]
+    assert paid.entries(store, mine) == [("charge", -200), ("refund", 200)]
     assert [paid.again(store, one).state for one in (mine, asked, theirs)] == ["failed", "pending", "created"]
     assert paid.told(store, mine) is not None
     assert paid.balance(store) == 600

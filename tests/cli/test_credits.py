@@ -8,9 +8,9 @@ import pytest
 
 from everstep.checkpoints.store import Store
 from tests.cli.folder import Folder, is_refused
-from tests.support.provider_tasks import FAILED, create, submitted, tell
+from tests.support.paid import FAILED, create, submitted, tell
 
-GRANT = ("credits", "grant", "ann", "25.00", "EUR", "--reason", "top-up", "--key", "invoice-1")
+GRANT = ("credits", "grant", "ada", "25.00", "EUR", "--reason", "top-up", "--key", "invoice-1")
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def test_credit_is_granted_once_for_each_key(folder: Folder) -> None:
     assert first["entry"] == again["entry"]
     assert first["entry"]["amount"] == "25.00"
     assert again["balance"] == "25.00"
-    assert folder.run(*GRANT).out.endswith("ann has 25.00 EUR\n")
+    assert folder.run(*GRANT).out.endswith("ada has 25.00 EUR\n")
     assert folder.run("credits", "balance", "--json").value == [
-        {"owner": "ann", "currency": "EUR", "balance": "25.00"},
+        {"owner": "ada", "currency": "EUR", "balance": "25.00"},
     ]
 
 
@@ -38,7 +38,7 @@ def test_what_became_of_credit_is_listed(folder: Folder) -> None:
     with Store.open(f"sqlite:///{folder.path}/everstep.db") as store:
         task = tell(store, submitted(store), FAILED).task
         create(store, submission_key="dog")
-    listed = folder.run("credits", "entries", "ann", "--json").value
+    listed = folder.run("credits", "entries", "ada", "--json").value
     assert [(one["kind"], one["amount"]) for one in listed] == [
         ("charge", "-2.00"),
         ("refund", "2.00"),
@@ -51,7 +51,7 @@ def test_what_became_of_credit_is_listed(folder: Folder) -> None:
     assert "charge" in shown
     assert "-2.00 EUR" in shown
     assert len(shown.splitlines()) == 1
-    assert folder.run("credits", "balance", "ann").out == "ann  23.00 EUR\n"
+    assert folder.run("credits", "balance", "ada").out == "ada  23.00 EUR\n"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_became_of_credit_is_listed(folder: Folder) -> None:
 )
 def test_amounts_are_exact(folder: Folder, amount: str, decimals: str, told: str | None) -> None:
     """No float comes near them."""
-    given = ("ann", amount, "COINS", "--reason", "x", "--key", "k", "--decimals", decimals)
+    given = ("ada", amount, "COINS", "--reason", "x", "--key", "k", "--decimals", decimals)
     entry = folder.run("credits", "grant", *given, "--json").value["entry"]
     assert entry["amount"] == (told or amount)
 
@@ -68,7 +68,7 @@ def test_amounts_are_exact(folder: Folder, amount: str, decimals: str, told: str
 @pytest.mark.parametrize("amount", ["0", "0.001", "1e3", "nan", "1,5", "½", "٣", "", "9" * 16, "9" * 40])
 def test_what_is_no_amount_is_refused(folder: Folder, amount: str) -> None:
     """With exit code 64, and nothing is granted."""
-    ran = folder.run("credits", "grant", "ann", amount, "EUR", "--reason", "x", "--key", "k")
+    ran = folder.run("credits", "grant", "ada", amount, "EUR", "--reason", "x", "--key", "k")
     is_refused(ran, 64, "credit_invalid")
 
 
@@ -89,7 +89,7 @@ NO_GRANTS = [
 @pytest.mark.parametrize(("change", "code", "told"), NO_GRANTS, ids=range(len(NO_GRANTS)))
 def test_what_is_no_grant_is_refused(folder: Folder, change: dict[str, str], code: str, told: str) -> None:
     """The error says which part is none; no record is made, and no credential is repeated."""
-    grant = {"owner": "ann", "amount": "5", "reason": "x", "key": "k", **change}
+    grant = {"owner": "ada", "amount": "5", "reason": "x", "key": "k", **change}
     given = (grant["owner"], grant["amount"], "EUR", "--reason", grant["reason"], "--key", grant["key"])
     ran = folder.run("credits", "grant", *given)
     is_refused(ran, 64, code)
@@ -100,13 +100,13 @@ def test_what_is_no_grant_is_refused(folder: Folder, change: dict[str, str], cod
 
 def test_a_key_may_begin_with_a_dash(folder: Folder) -> None:
     """Only an amount below zero is none."""
-    assert folder.run("credits", "grant", "ann", "5", "EUR", "--reason", "-5", "--key", "-1").code == 0
+    assert folder.run("credits", "grant", "ada", "5", "EUR", "--reason", "-5", "--key", "-1").code == 0
 
 
 def test_a_key_of_another_grant_is_refused(folder: Folder) -> None:
     """With exit code 65."""
     folder.run(*GRANT)
-    ran = folder.run("credits", "grant", "ann", "26", "EUR", "--reason", "x", "--key", "invoice-1")
+    ran = folder.run("credits", "grant", "ada", "26", "EUR", "--reason", "x", "--key", "invoice-1")
     is_refused(ran, 65, "grant_conflict")
 
 

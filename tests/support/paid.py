@@ -1,34 +1,103 @@
-"""Paid tasks as tests make them: credit, a task that its provider took, and a provider that does as it is told."""
+"""Paid tasks as tests make them: credit, the moves of whoever submits and asks, and a provider that does as told."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection
-
-from everstep.checkpoints import ledger, provider_tasks
+from everstep.checkpoints import ledger, provider_events, provider_tasks, signals
+from everstep.checkpoints.ledger import Entry
+from everstep.checkpoints.provider_events import Taken
 from everstep.checkpoints.provider_status import ProviderEvent, ProviderStatus
 from everstep.checkpoints.provider_task import ProviderTask
+from everstep.checkpoints.provider_tasks import Reconciled
 from everstep.checkpoints.quote import Quote
+from everstep.checkpoints.signals import Signal
 from everstep.checkpoints.store import Store
+from everstep.errors import EventInvalid
 from everstep.nodes.providers.interface import Provider, Submitted
 
+OWNER, CURRENCY, PROVIDER = "ada", "EUR", "films"
 PRICE = 250
 GRANTED = 1_000_000
-QUOTE = Quote(PRICE, "EUR", 2, "2027-01")
-DONE = ProviderStatus("succeeded", result={"url": "https://example.org/a.mp4"})
-FAILED = ProviderStatus("failed", error={"message": "too dark"})
+REQUEST: Any = {"prompt": "a cat"}
+DONE = ProviderStatus("succeeded", result={"url": "https://example.com/cat"})
+FAILED = ProviderStatus("failed", error={"code": "no_cat"})
 PENDING = ProviderStatus("pending")
 
 
-def grant(store: Store, owner: str = "ada", amount: int = GRANTED) -> None:
-    """Give credit, once."""
-    give = partial(ledger.grant, reason="test", key="test", actor="test", now=store.clock.now_ms())
-    store.write(lambda connection: give(connection, owner, "EUR", amount)).result()
+def price(amount: int) -> Quote:
+    """A price."""
+    return Quote(amount, CURRENCY, 2, "2027-01")
+
+
+QUOTE = price(PRICE)
+
+
+def give(store: Store, amount: int, key: str = "start", owner: str = OWNER) -> tuple[Entry, bool]:
+    """Grant credit."""
+    now = store.clock.now_ms()
+    return store.write(
+        lambda c: ledger.grant(c, owner, CURRENCY, amount, reason="a gift", key=key, actor="test", now=now)
+    ).result()
+
+
+def grant(store: Store, owner: str = OWNER, amount: int = GRANTED) -> None:
+    """Give plenty of credit, once."""
+    give(store, amount, "plenty", owner)
+
+
+def create(store: Store, amount: int = 200, **different: Any) -> tuple[ProviderTask, bool]:
+    """Make a task, or find it."""
+    asked: dict[str, Any] = {"owner": OWNER, "submission_key": "cat", "generation": 1, "job": "job"}
+    asked |= {"provider": PROVIDER, "request": REQUEST, "quote": price(amount), "now": store.clock.now_ms()}
+    asked |= {"actor": "test", **different}
+    return store.write(lambda c: provider_tasks.create(c, **asked)).result()
+
+
+def submitted(store: Store, provider_task_id: str | None = "film-1", **different: Any) -> ProviderTask:
+    """A task that its job submits; accepted under this id, if one is given."""
+    task, _ = create(store, **different)
+    now = store.clock.now_ms()
+    task = store.write(lambda c: provider_tasks.submitting(c, task, job=task.job, now=now)).result()
+    return task if provider_task_id is None else accept(store, task, provider_task_id)
+
+
+def accept(store: Store, task: ProviderTask, provider_task_id: str = "film-1", *, after_ms: int = 2000) -> ProviderTask:
+    """The provider has it, and is asked after so many ms."""
+    now = store.clock.now_ms()
+    return store.write(
+        lambda c: provider_tasks.accepted(c, task, provider_task_id, now=now, next_poll_at=now + after_ms)
+    ).result()
+
+
+def move(store: Store, task: ProviderTask, how: str, **more: Any) -> ProviderTask:
+    """One of the moves of whoever submits."""
+    now = store.clock.now_ms()
+    return store.write(lambda c: getattr(provider_tasks, how)(c, task, now=now, **more)).result()
+
+
+def tell(store: Store, task: ProviderTask, status: ProviderStatus, source: str = "poll") -> Reconciled:
+    """Reconcile."""
+    now = store.clock.now_ms()
+    return store.write(
+        lambda c: provider_tasks.reconcile(c, task, status, source=source, actor="test", now=now)
+    ).result()
+
+
+def send(store: Store, status: ProviderStatus, event_id: str = "event-1", **about: Any) -> Taken:
+    """An event of the provider's comes."""
+    now = store.clock.now_ms()
+    event = ProviderEvent(event_id, status, **about)
+    return store.write(lambda c: provider_events.take(c, PROVIDER, event, now=now)).result()
+
+
+def again(store: Store, task: ProviderTask) -> ProviderTask:
+    """The task as it is now."""
+    return store.read(lambda c: provider_tasks.get(c, task.id))
 
 
 def task_of(
@@ -36,8 +105,8 @@ def task_of(
     key: str = "film",
     *,
     to: str = "submitting",
-    provider: str = "films",
-    owner: str = "ada",
+    provider: str = PROVIDER,
+    owner: str = OWNER,
     job: str = "no-job",
     provider_id: str | None = None,
 ) -> ProviderTask:
@@ -53,44 +122,33 @@ def task_of(
         provider_id: The provider's id of one that is `pending`; `at-KEY` when omitted.
     """
     grant(store, owner)
-    now = store.clock.now_ms()
-
-    def make(connection: Connection) -> ProviderTask:
-        task, made = provider_tasks.create(
-            connection,
-            owner=owner,
-            submission_key=key,
-            generation=1,
-            job=job,
-            provider=provider,
-            request={"prompt": key},
-            quote=QUOTE,
-            now=now,
-            actor="test",
-        )
-        assert made
-        if to != "created":
-            task = provider_tasks.submitting(connection, task, job=job, now=now)
-        if to == "submission_unknown":
-            task = provider_tasks.unknown(connection, task, now=now)
-        if to == "pending":
-            where = provider_id or f"at-{key}"
-            task = provider_tasks.accepted(connection, task, where, now=now, next_poll_at=now)
-        assert task.state == to
-        return task
-
-    return store.write(make).result()
+    about: Any = {"owner": owner, "job": job, "provider": provider, "request": {"prompt": key}, "quote": QUOTE}
+    task, made = create(store, submission_key=key, **about)
+    assert made
+    if to != "created":
+        task = move(store, task, "submitting", job=job)
+    if to == "submission_unknown":
+        task = move(store, task, "unknown")
+    if to == "pending":
+        task = accept(store, task, provider_id or f"at-{key}", after_ms=0)
+    assert task.state == to
+    return task
 
 
-def again(store: Store, task: ProviderTask) -> ProviderTask:
-    """The task as it is now."""
-    return store.read(lambda connection: provider_tasks.get(connection, task.id))
+def balance(store: Store, owner: str = OWNER) -> int:
+    """What the owner has."""
+    return store.read(lambda c: ledger.balance(c, owner, CURRENCY))
 
 
 def entries(store: Store, task: ProviderTask) -> list[tuple[str, int]]:
     """What was charged for a task and given back, oldest first."""
     found = store.read(lambda connection: ledger.entries(connection, task=task.public_id))
     return [(entry.kind, entry.amount) for entry in found[::-1]]
+
+
+def told(store: Store, task: ProviderTask) -> Signal | None:
+    """The signal of its end."""
+    return store.read(lambda c: signals.find(c, task.owner, task.signal))
 
 
 class Scripted(Provider):
@@ -140,10 +198,6 @@ class Scripted(Provider):
 
     def parse_webhook(self, headers: Mapping[str, str], body: bytes) -> ProviderEvent:
         """`{"id": …, "task": …, "key": …, "state": …}`."""
-        import json
-
-        from everstep.errors import EventInvalid
-
         try:
             told = json.loads(body)
             status = ProviderStatus(
