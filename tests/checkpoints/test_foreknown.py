@@ -14,6 +14,7 @@ from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.nodes.attempt import Attempt
 from tests.support.record import Gate, claim
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.both_databases
 
@@ -76,7 +77,7 @@ def test_what_comes_before_the_nodes_of_an_empty_thread_is_committed_with_its_fi
         await saver.aput(config("new"), after(), metadata("input", -1), {})  # though the writer is busy
         start = asyncio.create_task(saver.aput(config("new"), after("__start__"), metadata("loop", 0), {}))
         if not routed:
-            await start
+            await asyncio.wait_for(start, PATIENCE)
         step = asyncio.create_task(saver.aput(config("new"), after("__start__", "node"), metadata("loop", 1), {}))
         await asyncio.sleep(0)
         assert (start.done(), step.done()) == (not routed, False)
