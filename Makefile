@@ -26,6 +26,7 @@ demo: $(READY) ## Kill agents at step 40 and see them go on at step 41
 
 test: $(READY) ## Run the tests on all cores; TESTS="tests/cli -k review" for a part, PROCESSES=0 for one process
 	@sh scripts/setup-browser
+	@sh scripts/setup-pooler
 	@sh scripts/setup-js
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal $(TESTS)
 

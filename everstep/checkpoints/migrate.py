@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from everstep.errors import StoreCorrupt, StoreTooNew
 
-HEAD = "0006"
+HEAD = "0007"
 
 _migrating = threading.Lock()
 
