@@ -137,6 +137,4 @@ def test_an_empty_job_of_the_worker_is_at_most_31_statements_and_2_commits(count
     beside = 3 * 15  # a look before the first job, at the end, and a heartbeat that may come between
     assert len(statements) <= 31 * JOBS + beside, f"{len(statements) / JOBS}" + "\n".join(sorted(statements))
     selected = sum("reviews" in each or each.startswith("SELECT thread_id") for each in statements)
-    assert selected <= JOBS + 5, (
-        "what a run came to is known: neither reviews nor the last checkpoint are read"
-    )
+    assert selected <= JOBS + 5, "what a run came to is known: neither reviews nor the last checkpoint are read"
