@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any, Protocol, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, PendingWrite
+from langgraph.checkpoint.base import WRITES_IDX_MAP, Checkpoint, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # pyright: ignore[reportPrivateUsage]
 from sqlalchemy import Connection
@@ -159,13 +159,17 @@ class LongLists:
     def whole_writes(
         self, serializer: SerializerProtocol, place: Place, writes: Iterable[PendingWrite]
     ) -> list[PendingWrite]:
-        """What tasks wrote, as it was.
+        """What tasks wrote, as it was: first, as what a task wrote when it ran again changes nothing.
 
         Raises:
             StoreCorrupt: Parts of it are missing.
         """
+        writes = list(writes)
+        complete = {task_id for task_id, _, value in writes if type(value) is Together}
         whole: list[PendingWrite] = []
         for task_id, channel, value in writes:
+            if task_id in complete and type(value) is not Together and channel not in WRITES_IDX_MAP:
+                continue  # row by row: what is one row kept but the first from being stored
             if type(value) is Part:
                 whole.append((task_id, channel, self._value(serializer, place, value)))
             elif type(value) is Together:

@@ -15,7 +15,7 @@ from everstep.checkpoints.fence import Fence
 from everstep.checkpoints.history import CHUNKS, NewChunk
 from everstep.checkpoints.recorder import Place, Recorder, Statement
 from everstep.checkpoints.saver import INTERRUPT, RESUME, StepSaver
-from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row
+from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row, replaced
 from everstep.checkpoints.threads import lines, needed, parted
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
         return [
             (
                 "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
-                " AND task_id = %s AND idx = %s",
-                (*row[:4], row.position),
+                " AND task_id = %s AND idx BETWEEN %s AND %s",
+                (*row[:4], *replaced(row)),
             ),
             (
                 f"INSERT INTO checkpoint_writes ({_ROW}) VALUES ({marks}) ON CONFLICT DO NOTHING",

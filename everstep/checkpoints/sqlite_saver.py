@@ -15,7 +15,7 @@ from everstep.checkpoints.history import CHUNKS, NewChunk
 from everstep.checkpoints.recorder import Place, Statement
 from everstep.checkpoints.saver import INTERRUPT, RESUME, StepSaver
 from everstep.checkpoints.sqlite import SqliteReader
-from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row
+from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row, replaced
 from everstep.checkpoints.threads import lines, needed, parted
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ class SqliteStepSaver(StepSaver, SqliteSaver):
         return [
             (
                 "DELETE FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? AND task_id = ?"
-                " AND idx = ?",
-                (*row[:4], row.position),
+                " AND idx BETWEEN ? AND ?",
+                (*row[:4], *replaced(row)),
             ),
             (f"INSERT OR IGNORE INTO writes ({_ROW}) VALUES ({marks})", [tuple(each) for each in rows]),
         ]

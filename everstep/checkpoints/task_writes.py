@@ -32,6 +32,7 @@ SMALLEST = 160
 _SHARE = 16
 """A write is looked for in a chunk of up to as many times its size, so that the effort stays that of the chunk's."""
 _SEPARATOR = ","
+_LAST = 2**31 - 1
 _KINDS = ("msgpack", "null")
 
 
@@ -209,6 +210,11 @@ def apart(row: Row, chunk_of: Callable[[Part], bytes]) -> list[Row]:
         )
         for at, (channel, part) in enumerate(zip(channels, parts, strict=True))
     ]
+
+
+def replaced(row: Row) -> tuple[int, int]:
+    """The first and the last position of the rows of its task that those of `apart` take the place of."""
+    return row.position, row.position if row.kind == PART else _LAST
 
 
 def lines_of(value: Any) -> Iterable[tuple[str, int]]:

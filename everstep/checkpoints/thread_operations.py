@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
@@ -172,7 +173,7 @@ class ThreadOperations(BaseCheckpointSaver[str]):
                 write = functools.partial(put, parent, found.checkpoint, found.metadata, versions)
                 _, statements = self._record(write, values)
                 self._submit([*self._freeing(place, versions), *statements], None).result()
-        for row in self._together(thread_id):
+        for row in sorted(self._together(thread_id), key=attrgetter("kind")):  # a whole task's last: it takes most away
             place = row.thread_id, row.namespace
             rows = apart(row, functools.partial(self._lists.chunk_of, place))
             self._submit(self._replacing(row, rows), None).result()

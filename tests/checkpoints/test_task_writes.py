@@ -159,6 +159,26 @@ def test_what_a_task_wrote_first_stays(shared: Store) -> None:
 
 
 @pytest.mark.both_databases
+def test_a_task_that_runs_again_elsewhere_adds_nothing(shared: Store) -> None:
+    """What a task wrote is one row or several, as its saver knows; another saver's rows of it are no further writes."""
+    one, other = StepSaver(shared), StepSaver(shared)
+    config = put(one, thread(), [AIMessage(words(3000), id="0")], "first")
+    first = [("items", [AIMessage(words(), id="1")]), ("branch:to:step", None)]
+    one.put_writes(config, first, "task", "~__pregel_pull, step")
+    assert other.get_tuple(config) is not None
+    again: list[Any] = [("items", [AIMessage(words(), id="2")]), ("branch:to:step", None), ("branch:to:other", None)]
+    other.put_writes(config, again, "task", "~__pregel_pull, step")
+    other.put_writes(config, [("__resume__", ["yes"])], "task", "~__pregel_pull, step")
+    assert len(written(shared, f"'{TOGETHER}'")) == 1
+    expected = [("task", "__resume__", ["yes"]), *(("task", *each) for each in first)]
+    for _ in range(2):
+        found = StepSaver(shared).get_tuple(config)
+        assert found is not None
+        assert found.pending_writes == expected
+        one.store_whole("thread")
+
+
+@pytest.mark.both_databases
 def test_what_others_need_outlives_a_run_that_is_deleted(shared: Store) -> None:
     """What a task wrote is read after the checkpoint that holds it with the list is deleted with its run."""
     saver = StepSaver(shared)
