@@ -14,6 +14,7 @@ is held for the next urgent one and shares its commit, so a superstep costs one;
 
 from __future__ import annotations
 
+import os
 import queue
 import random
 import threading
@@ -72,6 +73,7 @@ class Writer:
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="everstep-writer", daemon=True)
         self._thread.start()
+        self._process = os.getpid()
 
     def submit(self, operation: Operation[T], *, patient: bool = False) -> Future[T]:
         """Queue an operation; the future resolves after the commit that holds it.
@@ -81,9 +83,10 @@ class Writer:
             patient: Nobody waits for it: it may be held for `PATIENCE_S`, for an urgent one to share its commit with.
 
         Raises:
-            RuntimeError: The writer is closed.
+            RuntimeError: The writer is closed, or another process's.
         """
         future: Future[T] = Future()
+        self._refuse_if_forked()
         with self._accepting:  # nothing may be queued behind the end, where nobody would look
             self._refuse_if_closed()
             self._unfinished += 1
@@ -99,8 +102,9 @@ class Writer:
             operation: As for `submit`.
 
         Raises:
-            RuntimeError: The writer is closed.
+            RuntimeError: The writer is closed, or another process's.
         """
+        self._refuse_if_forked()
         if self._unfinished == 0:
             with self._turn:
                 with self._accepting:
@@ -113,6 +117,11 @@ class Writer:
                     return future.result()
         return self.submit(operation).result()
 
+    def _refuse_if_forked(self) -> None:
+        """A fork has a copy of the connection, whose statements would get among its parent's, and not the thread."""
+        if os.getpid() != self._process:
+            raise RuntimeError("the record was opened before this process was forked; open it here")
+
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise RuntimeError("the record is closed")
@@ -120,10 +129,15 @@ class Writer:
     def flush(self) -> None:
         """Wait until no patient operation that was submitted before is held, so that reads see them all."""
         held = self._held
-        if held is not None and not held.done():
-            with suppress(RuntimeError):  # closed: then everything is carried out anyway
-                self.submit(lambda _connection: None)
-            wait([held])
+        if held is None or (held.done() and not held.cancelled()):
+            return
+        try:
+            wait([self.submit(lambda _connection: None)])  # not for one that was cancelled: those before it are held
+        except RuntimeError:
+            self._thread.join()  # closed: then everything is carried out anyway
+        with self._accepting:
+            if self._held is held:
+                self._held = None
 
     def close(self) -> None:
         """Finish what was queued and stop. Safe to call twice."""

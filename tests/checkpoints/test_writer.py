@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import sqlite3
 import threading
@@ -150,6 +151,21 @@ def test_what_is_held_can_be_asked_for(store: Store) -> None:
     store.write(note("held"), patient=True)
     store.flush()
     assert notes(store.path) == ["held"]
+    before = store.commits
+    store.flush()
+    assert store.commits == before
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_is_held_before_one_that_is_cancelled_can_be_asked_for(store: Store) -> None:
+    """`flush` carries out what is held also if its newest was cancelled, and then nothing is left to ask for."""
+    store.write(note("held"), patient=True)
+    gate = Gate(store)
+    store.write(note("then"), patient=True)
+    assert store.write(note("unwanted"), patient=True).cancel()
+    gate.open()
+    store.flush()
+    assert notes(store.path) == ["held", "then"]
     before = store.commits
     store.flush()
     assert store.commits == before
@@ -309,6 +325,23 @@ def test_an_error_of_what_is_carried_out_is_its_callers(store: Store, error: Bas
     assert store.carry_out(note("next")) == "next"
     assert store.write(note("last")).result(PATIENCE) == "last"
     assert notes(store.path) == ["next", "last"]
+
+
+def test_a_fork_is_refused(store: Store) -> None:
+    """A process that was forked has no part in its parent's connection: it is told so, and nothing is written."""
+    store.carry_out(note("parent"))
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for write in (store.carry_out, store.write):
+            try:
+                write(note("child"))
+            except RuntimeError as error:
+                refused += "forked" in str(error)
+        os._exit(0 if refused == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.carry_out(note("parent")) == "parent"
+    assert notes(store.path) == ["parent", "parent"]
 
 
 def test_nothing_is_carried_out_in_a_record_that_is_closed(tmp_path: Path) -> None:
