@@ -29,6 +29,13 @@ class Write:
 
 
 @dataclass(frozen=True)
+class Read:
+    """Read the record, which waits for no write."""
+
+    operation: Callable[[Connection], Any]
+
+
+@dataclass(frozen=True)
 class Call:
     """Call a function of the user: the effect itself, or its probe."""
 
@@ -50,7 +57,7 @@ class Pause:
     seconds: float
 
 
-Step = Write | Call | Wait | Pause
+Step = Write | Read | Call | Wait | Pause
 Steps = Generator[Step, Any, Any]
 
 
@@ -89,6 +96,8 @@ def drive(attempt: Attempt, steps: Steps) -> Any:
             try:
                 if isinstance(step, Write):
                     life.answer(attempt.write(step.operation).result())
+                elif isinstance(step, Read):
+                    life.answer(attempt.store.read(step.operation))
                 elif isinstance(step, Call):
                     life.answer(_called(step))
                 elif isinstance(step, Pause):
@@ -115,6 +124,8 @@ async def _drive_async(attempt: Attempt, steps: Steps) -> Any:
             try:
                 if isinstance(step, Write):
                     life.answer(await asyncio.wrap_future(attempt.write(step.operation)))
+                elif isinstance(step, Read):
+                    life.answer(await attempt.store.aread(step.operation))
                 elif isinstance(step, Call):
                     answer = step.function()
                     life.answer(await answer if inspect.isawaitable(answer) else answer)

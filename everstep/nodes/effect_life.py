@@ -22,7 +22,7 @@ from everstep.nodes import approval, arguments, replays
 from everstep.nodes.approval import NotPermitted, Permit, Refusal
 from everstep.nodes.attempt import Attempt
 from everstep.nodes.edited_arguments import UNCHANGED, Changes
-from everstep.nodes.effect_drivers import Call, NotBegun, Pause, Step, Steps, Wait, Write
+from everstep.nodes.effect_drivers import Call, NotBegun, Pause, Read, Step, Steps, Wait, Write
 from everstep.nodes.effect_identity import Declaration, Identity, identify
 from everstep.observability import metric_names, tracing
 
@@ -189,6 +189,10 @@ def _settled(
 ) -> Settling:
     """The effect: confirmed, or rejected with the exception that says so. Any other exception leaves it open."""
     digest, shown, allowed = loose_digest(identity.plain), arguments.preview(identity.plain), None
+    if asking is None and attempt.claim_no > 1:
+        known = yield Read(lambda connection: ledger.by_key(connection, identity.key))
+        if known is not None and known.state == "confirmed":
+            return known, None  # without the writer, for whom its caller may not have the time: it would call again
     if asking is not None:
         standing = yield from _unless_strays(attempt, identity, shown, approval.look(attempt, identity.key, asking))
         allowed = yield from approval.permission(attempt, identity.key, asking, standing)

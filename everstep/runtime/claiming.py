@@ -175,10 +175,12 @@ class Claiming:
         if asked is None:
             return []
         try:
-            return await asyncio.shield(asyncio.wrap_future(asked))
-        finally:
-            if asked.done():
-                self._asked = None
+            claimed = await asyncio.shield(asyncio.wrap_future(asked))
+        except Exception:
+            self._asked = None
+            raise
+        self._asked = None  # not if this is cancelled: then whoever ends the worker asks again
+        return claimed
 
     async def nothing_left(self) -> bool:
         """Whether no job is left that could run without a person, or a signal that somebody else emits.

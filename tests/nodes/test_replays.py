@@ -267,6 +267,32 @@ def test_a_call_given_up_before_its_intent_was_written_is_not_made_twice(
     assert [(found.state, found.calls) for found in store.effects(job)] == [("confirmed", 1)]
 
 
+def test_a_replay_finds_what_was_done_while_the_record_takes_no_writes(store: Store, world: list[Any]) -> None:
+    """A caller with a time limit would give up a replay that waited for the writer, and its next call be another."""
+    legs: list[str] = []
+
+    @effect("mail")
+    def mail(to: str) -> str:
+        world.append(to)
+        return f"mailed {to}"
+
+    async def node(_state: Log) -> Log:
+        legs.append("leg")
+        if len(legs) == 1:
+            await asyncio.to_thread(mail, "ada")
+            raise ConnectionError("after the effect")
+        gate = await asyncio.to_thread(Gate, store)
+        try:
+            return {"log": [await asyncio.wait_for(asyncio.to_thread(mail, "ada"), PATIENCE)]}
+        finally:
+            gate.open()
+
+    job = run(store, chain(node))
+    assert result(store, job) == ["mailed ada"]
+    assert world == ["ada"]
+    assert len(legs) == 2
+
+
 def test_equal_calls_at_once_are_each_made(store: Store, world: list[Any]) -> None:
     """Two equal calls that start together are two calls."""
 
