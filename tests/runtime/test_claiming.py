@@ -21,6 +21,7 @@ from everstep.runtime.classify import Verdict
 from everstep.runtime.leg_spans import DeadLegs
 from everstep.runtime.settle import Outcome
 from tests.support.record import claim, settled
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.both_databases
 ME = "me"
@@ -163,6 +164,26 @@ def test_an_idle_worker_that_is_told_of_work_claims_without_a_look(
     monkeypatch.setattr(claiming, "FRESH_S", 0.0)
     assert (ring(), heard()) == (False, [])
     assert store.job(second).status == "pending"
+
+
+def test_what_was_claimed_as_a_worker_was_told_is_known_until_it_hears_of_it(store: Store) -> None:
+    """A worker that is cancelled while it hears what was claimed for it hears so when it gives that back."""
+    mine = claiming_of(store)
+    job = store.enqueue("graph", {"n": 0}).job
+    mine.offer(1)
+    committed = threading.Event()
+    assert mine.ring(committed.set)
+    assert committed.wait(PATIENCE)
+
+    async def cancelled() -> None:
+        hearing = asyncio.create_task(mine.heard())
+        asyncio.get_running_loop().call_soon(hearing.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await hearing
+
+    asyncio.run(cancelled())
+    assert [each.id for each in asyncio.run(mine.heard())] == [job.id]
+    assert asyncio.run(mine.heard()) == []
 
 
 def test_nothing_is_left_when_only_a_person_could_go_on(store: Store) -> None:
