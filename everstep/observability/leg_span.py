@@ -1,8 +1,9 @@
 """A span of a leg that goes to the record: what OpenTelemetry's own span is to user code, at a fraction of its cost.
 
 It is the current span while a node runs, so what a node or an instrumented library says of "the current span" (an
-attribute, an event, a status) stands on it, and spans made by another provider become its children. It keeps to the
-limits that OpenTelemetry's `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` variables set.
+attribute, an event, a status) stands on it, and spans made by another provider become its children. Whatever they say
+harms no run, and what they may read of OpenTelemetry's own span they find here. It keeps to the limits that
+OpenTelemetry's `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` variables set.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, primitive
+from everstep.observability.guard import harmless
 from everstep.observability.place import Place
 
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -55,6 +57,7 @@ class LegSpan(Span):
         "_keep",
         "_limits",
         "attributes",
+        "code",
         "dropped_attributes",
         "dropped_events",
         "dropped_links",
@@ -68,7 +71,6 @@ class LegSpan(Span):
         "place",
         "span_id",
         "started_ns",
-        "status",
         "trace_id",
     )
 
@@ -98,7 +100,7 @@ class LegSpan(Span):
         self.kind = kind
         self.links = list(links)
         self.events: list[Event] = []
-        self.status = StatusCode.UNSET
+        self.code = StatusCode.UNSET
         self.message = ""
         self.dropped_attributes = self.dropped_events = self.dropped_links = 0
         self._limits = limits
@@ -120,7 +122,7 @@ class LegSpan(Span):
             kind=self.kind,
             links=self.links,
         )
-        made.events, made.status, made.message = list(self.events), self.status, self.message
+        made.events, made.code, made.message = list(self.events), self.code, self.message
         made.dropped_attributes, made.dropped_events = self.dropped_attributes, self.dropped_events
         made.dropped_links = self.dropped_links
         return made
@@ -136,41 +138,42 @@ class LegSpan(Span):
     def set_attribute(self, key: str, value: Any) -> None:
         self.set_attributes({key: value})
 
+    @harmless
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        if self.ended_ns is not None:
-            return
-        for key, value in attributes.items():
-            if isinstance(key, str) and key and (fit := primitive(value)) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
-                self.attributes[bounded(key)] = fit
-        self._limit()
+        if self.ended_ns is None:
+            self.attributes.update(_fit(attributes))
+            self._limit()
 
+    @harmless
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
         if self.ended_ns is not None:
             return
-        told = {bounded(key): fit for key, value in (attributes or {}).items() if (fit := primitive(value)) is not None}
-        told = _first(_cut(told, self._limits.max_attribute_length), self._limits.max_event_attributes)
-        self.events.append(Event(bounded(name, NAME_LIMIT), told, time.time_ns() if timestamp is None else timestamp))
+        told = _first(_cut(_fit(attributes), self._limits.max_attribute_length), self._limits.max_event_attributes)
+        self.events.append(Event(bounded(str(name), NAME_LIMIT), told, _moment(timestamp)))
         self.dropped_events += _trim(self.events, self._limits.max_events)
 
-    def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
-        if self.ended_ns is not None:
+    @harmless
+    def add_link(self, context: SpanContext | None, attributes: Mapping[str, Any] | None = None) -> None:
+        if self.ended_ns is not None or context is None or not context.is_valid:
             return
-        told = {bounded(key): fit for key, value in (attributes or {}).items() if (fit := primitive(value)) is not None}
-        self.links.append(Link(context, _first(told, self._limits.max_link_attributes)))
+        self.links.append(Link(context, _first(_fit(attributes), self._limits.max_link_attributes)))
         self.dropped_links += _trim(self.links, self._limits.max_links)
 
+    @harmless
     def update_name(self, name: str) -> None:
         if self.ended_ns is None:
-            self.name = bounded(name, NAME_LIMIT)
+            self.name = bounded(str(name), NAME_LIMIT)
 
+    @harmless
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        code = status.status_code if isinstance(status, Status) else status
-        if self.ended_ns is not None or self.status is StatusCode.OK or code is StatusCode.UNSET:
+        code: object = status.status_code if isinstance(status, Status) else status
+        if self.ended_ns is not None or self.code is StatusCode.OK or code not in (StatusCode.OK, StatusCode.ERROR):
             return  # what OpenTelemetry says of a status: Ok is the last word, and nothing can be unsaid
         told = status.description if isinstance(status, Status) else description
-        self.status = code
-        self.message = bounded(told or "", STATUS_LIMIT) if code is StatusCode.ERROR else ""
+        self.code = code
+        self.message = bounded(str(told or ""), STATUS_LIMIT) if code is StatusCode.ERROR else ""
 
+    @harmless
     def record_exception(
         self,
         exception: BaseException,
@@ -189,10 +192,38 @@ class LegSpan(Span):
         }
         self.add_event(names.EXCEPTION_EVENT, {**told, **(attributes or {})}, timestamp)
 
+    @harmless
     def end(self, end_time: int | None = None) -> None:
         if self.ended_ns is None:
-            self.ended_ns = time.time_ns() if end_time is None else end_time
+            self.ended_ns = _moment(end_time)
             self._keep(self)
+
+    # ---- what OpenTelemetry's own span can be asked besides
+
+    @property
+    def context(self) -> SpanContext:
+        """As `get_span_context`."""
+        return self.get_span_context()
+
+    @property
+    def parent(self) -> SpanContext | None:
+        """The span around it."""
+        return None if self.parent_id is None else SpanContext(self.trace_id, self.parent_id, False, SAMPLED)
+
+    @property
+    def status(self) -> Status:
+        """What became of it."""
+        return Status(self.code, self.message or None)
+
+    @property
+    def start_time(self) -> int:
+        """When it began, nanoseconds since the Unix epoch."""
+        return self.started_ns
+
+    @property
+    def end_time(self) -> int | None:
+        """When it ended; None while it is open."""
+        return self.ended_ns
 
     # ---- limits
 
@@ -202,6 +233,20 @@ class LegSpan(Span):
         while most is not None and len(self.attributes) > most:  # the oldest go, as with OpenTelemetry
             del self.attributes[next(iter(self.attributes))]
             self.dropped_attributes += 1
+
+
+def _fit(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What others tell, fit for export."""
+    return {
+        bounded(key): fit
+        for key, value in (attributes or {}).items()
+        if isinstance(key, str) and key and (fit := primitive(value)) is not None  # pyright: ignore[reportUnnecessaryIsInstance]
+    }
+
+
+def _moment(given: int | None) -> int:
+    """Nanoseconds that OTLP can carry; now, if nobody says otherwise."""
+    return time.time_ns() if given is None else min(max(int(given), 0), 2**64 - 1)
 
 
 def _cut(attributes: dict[str, Any], length: int | None) -> dict[str, Any]:

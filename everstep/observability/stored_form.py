@@ -76,8 +76,8 @@ def stored(sent_by: str, leg: str, span: LegSpan) -> bytes:
             for link in span.links
             for to in (link.context,)
         ]
-    if span.status.value:
-        told["status"] = (span.status.value, span.message)
+    if span.code.value:
+        told["status"] = (span.code.value, span.message)
     if span.dropped_attributes or span.dropped_events or span.dropped_links:
         told["dropped"] = (span.dropped_attributes, span.dropped_events, span.dropped_links)
     return f"{sent_by}\n{leg}\n{_written(told)}".encode()

@@ -11,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
     Link,
     NonRecordingSpan,
     Span,
@@ -163,6 +164,56 @@ def test_what_is_no_attribute_is_made_one():
     (span,) = sent(ours).scope_spans[0].spans
     told = {one.key: one.value.string_value for one in span.attributes}
     assert told == {"half": "?", "huge": str(2**70), "object": str(object)}
+
+
+class Mute(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_what_makes_no_sense_harms_nobody():
+    """Whatever a node says of the current span, the node goes on, and what else was said of the span is sent."""
+    ours, _ = both({"own": 1})
+    wrong: Any = ours
+    wrong.set_attribute("mute", Mute())
+    wrong.set_attributes(None)
+    wrong.set_attribute(5, "no name")
+    wrong.add_event(None, {5: "no name", "why": "because"}, 0.5)
+    wrong.add_event("too early", None, -1)
+    wrong.add_link(None)
+    wrong.add_link(INVALID_SPAN_CONTEXT, {"to": "nothing"})
+    wrong.record_exception(Mute())
+    wrong.record_exception("no exception")
+    wrong.set_status("ERROR")
+    wrong.set_status(StatusCode.ERROR, KeyError("why"))
+    wrong.update_name(7)
+    wrong.end(float(BEGAN))
+    (span,) = sent(ours).scope_spans[0].spans
+    assert (span.name, span.end_time_unix_nano, span.status.message) == ("7", BEGAN, "'why'")
+    assert [one.key for one in span.attributes] == ["own"]
+    assert [(one.name, len(one.attributes), one.time_unix_nano) for one in span.events] == [
+        ("None", 1, 0),
+        ("too early", 0, 0),
+    ]
+    assert len(span.links) == 2
+
+
+@pytest.mark.parametrize("parent", [None, PARENT])
+def test_what_opentelemetrys_span_is_asked_can_be_asked(parent: int | None):
+    """Code that looks at the current span finds its status, parent and times where OpenTelemetry's own has them."""
+    ours, theirs = both({"own": 1}, parent=parent)
+    for span in (ours, theirs):
+        assert span.end_time is None
+        speak(span)
+        span.end(BEGAN + 2)
+    assert (ours.start_time, ours.end_time) == (theirs.start_time, theirs.end_time)
+    assert ours.context[:2] == theirs.context[:2]
+    assert ours.context.trace_flags.sampled
+    assert (ours.parent and ours.parent.span_id) == (theirs.parent and theirs.parent.span_id) == parent
+    assert (ours.status.status_code, ours.status.description) == (theirs.status.status_code, theirs.status.description)
+    assert (ours.name, ours.kind, ours.status.is_ok) == (theirs.name, theirs.kind, theirs.status.is_ok)
 
 
 def test_what_is_common_to_a_leg_stands_on_its_spans():
