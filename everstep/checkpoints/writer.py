@@ -68,8 +68,10 @@ class Writer:
         self._accepting = threading.Lock()
         """Guards `_closed` and `_unfinished`: how many operations were accepted and are not carried out."""
         self._connection: Connection | None = None
-        self._turn = threading.Lock()
-        """Who holds it has the connection."""
+        self._turn = threading.RLock()
+        """Who holds it has the connection; with one that a signal's handler interrupts, the handler has it, too."""
+        self._carrying: int | None = None
+        """The thread whose transaction is open."""
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="everstep-writer", daemon=True)
         self._thread.start()
@@ -102,9 +104,10 @@ class Writer:
             operation: As for `submit`.
 
         Raises:
-            RuntimeError: The writer is closed, or another process's.
+            RuntimeError: The writer is closed, or another process's, or this is called by an operation under way.
         """
         self._refuse_if_forked()
+        self._refuse_if_carrying()
         if self._unfinished == 0:
             with self._turn:
                 with self._accepting:
@@ -122,15 +125,25 @@ class Writer:
         if os.getpid() != self._process:
             raise RuntimeError("the record was opened before this process was forked; open it here")
 
+    def _refuse_if_carrying(self) -> None:
+        """The operation may be one that a signal's handler interrupted, which would go on when the handler is over."""
+        if self._carrying == threading.get_ident():
+            raise RuntimeError("this thread is writing to the record, and cannot wait for another write; see `write`")
+
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise RuntimeError("the record is closed")
 
     def flush(self) -> None:
-        """Wait until no patient operation that was submitted before is held, so that reads see them all."""
+        """Wait until no patient operation that was submitted before is held, so that reads see them all.
+
+        Raises:
+            RuntimeError: This is called by an operation under way.
+        """
         held = self._held
         if held is None or (held.done() and not held.cancelled()):
             return
+        self._refuse_if_carrying()
         try:
             wait([self.submit(lambda _connection: None)])  # not for one that was cancelled: those before it are held
         except RuntimeError:
@@ -161,10 +174,13 @@ class Writer:
         """Carry out what was accepted, and tell who waits; whose turn it is calls it."""
         try:
             self._connection = self._connection or self._connect()
+            self._carrying = threading.get_ident()
             outcomes = self._commit(self._connection, batch)
         except BaseException as error:  # the connection itself failed
             outcomes = [(future, None, error) for _, future, _ in batch]
             self._disconnect()
+        finally:
+            self._carrying = None
         with self._accepting:
             self._unfinished -= len(batch)
         for future, result, error in outcomes:

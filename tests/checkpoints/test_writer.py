@@ -7,7 +7,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +325,37 @@ def test_an_error_of_what_is_carried_out_is_its_callers(store: Store, error: Bas
     assert store.carry_out(note("next")) == "next"
     assert store.write(note("last")).result(PATIENCE) == "last"
     assert notes(store.path) == ["next", "last"]
+
+
+def test_an_operation_cannot_wait_for_another(store: Store) -> None:
+    """Nor can a signal's handler that interrupts it: that is told, where it would be waited for without end."""
+
+    def nested(connection: Connection) -> None:
+        note("outer")(connection)
+        store.carry_out(note("inner"))
+
+    for carry_out in (store.carry_out, lambda operation: store.write(operation).result(PATIENCE)):
+        with pytest.raises(RuntimeError, match="cannot wait"):
+            carry_out(nested)
+    inner: list[Future[str]] = []
+    store.carry_out(lambda _connection: inner.append(store.write(note("submitted"))))
+    assert inner[0].result(PATIENCE) == "submitted"
+    assert store.carry_out(note("next")) == "next"
+    assert notes(store.path) == ["submitted", "next"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_an_operation_cannot_wait_for_what_is_held(store: Store) -> None:
+    """It cannot ask for what is held either, which is carried out after it."""
+
+    def nested(_connection: Connection) -> None:
+        store.write(note("held"), patient=True)
+        store.flush()
+
+    with pytest.raises(RuntimeError, match="cannot wait"):
+        store.carry_out(nested)
+    store.flush()
+    assert notes(store.path) == ["held"]
 
 
 def test_a_fork_is_refused(store: Store) -> None:
