@@ -136,7 +136,8 @@ def _with_constants(query: ClauseElement, dialect: Dialect) -> ClauseElement:
 
     def constant_for(element: Any, **_: Any) -> Any:
         found: Any = element
-        if isinstance(element, BindParameter) and isinstance(found.value, str | int):
+        # A percent sign would be doubled twice for a driver that takes parameters by it.
+        if isinstance(element, BindParameter) and isinstance(found.value, str | int) and "%" not in str(found.value):
             written = found.type.literal_processor(dialect)
             return written and literal_column(written(found.value), found.type)
         return None
