@@ -39,13 +39,17 @@ class LoopBridge:
         Raises:
             BaseException: What was raised there.
         """
-        waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda done: self._tell(waiting, done))
         try:
-            return await waiting
+            return await self.here(future)
         except asyncio.CancelledError:
             future.cancel()
             raise
+
+    def here(self, future: Future[T]) -> asyncio.Future[T]:
+        """What another thread does, as a future of this loop, which hears of several in the order they were done."""
+        here: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: self._tell(here, done))
+        return here
 
     def after_this_turn(self, key: Any, call: Callable[[], Any]) -> None:
         """Call something when all that the loop has ready now had its turn; of one key, once."""

@@ -125,13 +125,13 @@ class StepSaver(DeltaHistory):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`."""
+        bridge = loop_bridge.of_running_loop()
         begins = self._foreknown.is_beginning(config, checkpoint) and not crash.armed("checkpoint.")
         saved, shortened, future = self._put(config, checkpoint, metadata, new_versions, patient=begins, held=True)
         if begins:
             self._lists.stored(place_of(saved), shortened)  # whatever goes on from it is written after it
-            asyncio.wrap_future(future).add_done_callback(lambda done: self._begun(done, saved, shortened))
+            bridge.here(future).add_done_callback(lambda done: self._begun(done, saved, shortened))
             return saved
-        bridge = loop_bridge.of_running_loop()
         bridge.after_this_turn(id(self._store), self._store.commit_held)  # with those of all who step as well
         last = None if self._fence is None or shortened.lists else as_read(self.serde, saved, checkpoint, metadata)
         try:

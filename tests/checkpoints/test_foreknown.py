@@ -10,6 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, empty_checkpoint
 from sqlalchemy import Connection
 
+from everstep.checkpoints import loop_bridge
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.nodes.attempt import Attempt
@@ -87,6 +88,31 @@ def test_what_comes_before_the_nodes_of_an_empty_thread_is_committed_with_its_fi
 
     assert asyncio.run(steps()) == 2  # the gate's own, and theirs
     assert len([*saver.list(config("new"))]) == 3
+
+
+def test_what_is_committed_is_told_in_order(store: Store) -> None:
+    """That nobody waited for the first checkpoints does not let a later one be heard of before them."""
+    saver = of_a_leg(store)
+    told: list[str] = []
+    fence: Any = saver._fence  # pyright: ignore[reportPrivateUsage]
+    fence.committed = lambda checkpoint_id, _namespace: told.append(checkpoint_id)
+    saver.begin_empty("new", routed=False)
+    first, second = after(), after("__start__", "node")
+
+    async def steps() -> None:
+        bridge = loop_bridge.of_running_loop()
+        gate = Gate(store)
+        woken = bridge.here(store.write(lambda _connection: None))  # of another agent, in the same commit
+        await saver.aput(config("new"), first, metadata("input", -1), {})
+        step = asyncio.create_task(saver.aput(config("new"), second, metadata("loop", 1), {}))
+        await asyncio.sleep(0)
+        last = store.write(lambda _connection: None)
+        gate.open()
+        last.result(PATIENCE)  # meanwhile the loop hears of nothing
+        await asyncio.gather(woken, step)
+
+    asyncio.run(steps())
+    assert told == [first["id"], second["id"]]
 
 
 def test_an_input_that_could_not_be_stored_fails_the_first_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
