@@ -326,9 +326,10 @@ class Postgres:
                 next_step="leave NUL characters and lone surrogates out of texts",
             )
         if isinstance(original, (psycopg.OperationalError, psycopg.InterfaceError)):
+            next_step = "check that the server runs and the URL is right; nothing was lost, the work goes on then"
             return StoreUnavailable(
                 f"the record {self.label} cannot be reached or does not answer: {what}",
-                next_step="check that the server runs and the URL is right; nothing was lost, the work goes on then",
+                next_step=postgres_pooler.room_for(what) or next_step,
                 path=self.label,
             )
         return original if isinstance(original, Exception) else RuntimeError(what)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _OPTION = re.compile(r"(?:-c\s*|--)(?P<name>[\w.-]+)=(?P<value>(?:\\.|\S)*)")
 _REFUSALS = ("startup parameter", "command-line options")
 """Words of PgBouncer and of Amazon's proxy, which speak English only."""
+_FULL_POOLER = ("query_wait_timeout", "max_client_conn", "max_db_client_connections", "max_user_client_connections")
+_FULL_SERVER = ("too many clients already", "connection slots are reserved", "too many connections for")
 
 
 class Found(NamedTuple):
@@ -44,6 +46,21 @@ def look(connection: psycopg.Connection[Any]) -> Found:
 def refuses_options(error: BaseException) -> bool:
     """Whether a connection failed because it asked for settings as it began."""
     return any(words in str(error) for words in _REFUSALS)
+
+
+def room_for(message: str) -> str:
+    """What to do where a connection failed for want of a free one; empty if it failed for something else.
+
+    Args:
+        message: What the pooler or the server said.
+    """
+    if any(words in message for words in _FULL_POOLER):
+        where = "the pooler (PgBouncer: default_pool_size, max_client_conn)"
+    elif any(words in message for words in _FULL_SERVER):
+        where = "PostgreSQL (max_connections, or the limit of the user or database)"
+    else:
+        return ""
+    return f"all connections are taken: allow more of them in {where}, or run fewer processes; a worker holds up to 12"
 
 
 def settings_in(options: str) -> list[tuple[str, str]]:

@@ -67,6 +67,28 @@ def test_by_transaction_it_is_refused(empty: str, mode: str, settings: dict[str,
     assert asked(empty, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"default_pool_size": "1", "query_wait_timeout": "1"}, "default_pool_size"),
+        ({"max_client_conn": "1"}, "max_client_conn"),
+    ],
+)
+def test_a_pooler_that_is_full_says_what_to_raise(empty: str, settings: dict[str, str], setting: str) -> None:
+    """Where all connections are taken the server is up and the URL right: the next step names the pooler's setting."""
+    with pooler("session", **settings) as pooled, psycopg.connect(through(empty, pooled)) as taken:
+        taken.execute("SELECT 1")
+        with pytest.raises(StoreUnavailable) as told:
+            Store.open(through(empty, pooled))
+    assert setting in told.value.next_step
+
+
+def test_a_server_that_is_full_says_what_to_raise() -> None:
+    """PostgreSQL's own limits are told apart from a server that is away."""
+    assert "max_connections" in postgres_pooler.room_for("FATAL:  sorry, too many clients already")
+    assert postgres_pooler.room_for("connection refused") == ""
+
+
 def test_a_session_that_is_shared_is_noticed(empty: str) -> None:
     """Whatever the pooler: a second client that finds the first one's session, or a first that lost its own."""
     dicts: Any = dict_row
