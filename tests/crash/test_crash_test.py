@@ -137,6 +137,7 @@ def test_what_an_effect_does_is_a_crash_point(crash_tested: Test) -> None:
         "effect.touched:file.write_by_threads@2": "close of '{run}/in-thread'",
         "effect.touched:file.write_by_threads@3": "open('{run}/on-loop', 'w')",
         "effect.touched:file.write_by_threads@4": "close of '{run}/on-loop'",
+        "effect.touched:file.write_by_threads@5": "process ended",
     }
     assert report.held
     assert report.unseen_inside == []

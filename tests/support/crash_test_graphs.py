@@ -107,6 +107,8 @@ async def _write_by_threads(place: str) -> int:
     await asyncio.to_thread(Path(place, "in-thread").write_text, "1")
     await asyncio.sleep(0)
     Path(place, "on-loop").write_text("1")
+    process = await asyncio.create_subprocess_exec("touch", f"{place}/by-process")
+    await process.wait()
     return 1
 
 

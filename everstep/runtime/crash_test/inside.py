@@ -7,6 +7,7 @@ points are the same in every run that does the same, and none goes by time.
 
 from __future__ import annotations
 
+import asyncio.base_subprocess
 import os
 import socket
 import sqlite3
@@ -27,6 +28,7 @@ _WRITING_OUT = frozenset({"close", "flush", "__exit__"})
 _COMMITTING = frozenset({"commit", "__exit__", "execute", "executemany", "executescript"})
 _NAMES = _SENDING | _WRITING_OUT | _COMMITTING | {"write"}
 _WAIT = subprocess.Popen[Any].wait.__code__
+_AWAIT = asyncio.base_subprocess.BaseSubprocessTransport._wait.__code__  # pyright: ignore[reportPrivateUsage]
 
 
 class Inside:
@@ -73,6 +75,11 @@ class Inside:
             if process.pid not in self._waited:
                 self._waited.add(process.pid)
                 self._touched(f"process ended: {process.args}")
+        elif event == "return" and frame.f_code is _AWAIT and isinstance(given, int):  # not where it only gives way
+            pid = frame.f_locals["self"].get_pid()
+            if pid not in self._waited:
+                self._waited.add(pid)
+                self._touched("process ended")
 
     def _returned(self, function: Any) -> None:
         if pending := getattr(self._thread, "pending", ""):
