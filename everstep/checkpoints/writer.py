@@ -221,7 +221,7 @@ class Writer:
                 return batch, True
 
     def _commit(self, connection: Connection, batch: list[_Waiting]) -> list[_Outcome]:
-        again, apart = 0, False
+        again, apart, renewed = 0, False, False
         while True:
             outcomes: list[_Outcome] = []
             told_of: set[str] = set()
@@ -257,6 +257,11 @@ class Writer:
                         continue
                 elif failure is not None and not apart and len(batch) > 1 and not connection.invalidated:
                     apart = True  # seldom: all over, and it takes nothing with it
+                    continue
+                elif isinstance(failure, Exception) and connection.invalidated and not renewed:
+                    renewed = True  # it broke before the commit, mostly as it lay idle while the server was restarted
+                    self._disconnect()
+                    connection = self._connection = self._connect()
                     continue
                 reason = failure or error
                 if connection.invalidated or not isinstance(reason, Exception):

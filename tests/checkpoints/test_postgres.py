@@ -152,12 +152,10 @@ def test_a_record_in_postgres_is_no_file(store: Store) -> None:
 # ---- the server goes away
 
 
-def test_a_lost_connection_is_an_outage_and_the_next_write_connects_again(store: Store) -> None:
-    """After a restart of the server reads, writes and checkpoints go on without a new `Store`."""
+def test_a_connection_that_was_lost_while_idle_is_made_anew(store: Store) -> None:
+    """After a restart of the server reads, writes and checkpoints go on without a new `Store`, and no write fails."""
     store.enqueue("graph", {"log": []})
     cut_off(store)
-    with pytest.raises(StoreUnavailable):
-        store.enqueue("graph", {"log": [1]})
     assert store.enqueue("graph", {"log": [2]}).created
     assert len(store.jobs()) == 2
     Worker(store, {"graph": chain(lambda _s: {"log": ["a"]})}).run(until_idle=True)
@@ -166,6 +164,37 @@ def test_a_lost_connection_is_an_outage_and_the_next_write_connects_again(store:
     saver: Any = store.saver_class(store)
     assert saver.get_tuple({"configurable": {"thread_id": job.thread_id}}) is not None
     assert [job.status for job in store.jobs()] == ["done", "done"]
+
+
+def test_a_connection_that_is_lost_at_the_commit_is_an_outage(store: Store) -> None:
+    """Nobody knows then whether the write happened: it is not made again, and the next one connects anew."""
+    calls: list[int] = []
+
+    def operation(connection: Any) -> None:
+        calls.append(1)
+        connection.exec_driver_sql("SELECT 1")
+        cut_off(store)
+
+    with pytest.raises(StoreUnavailable):
+        store.write(operation).result()
+    assert len(calls) == 1
+    assert store.enqueue("graph", {"log": []}).created
+
+
+def test_a_connection_that_is_lost_again_is_an_outage(store: Store) -> None:
+    """A write that loses its connection is made once more, not without end."""
+    calls: list[int] = []
+
+    def operation(connection: Any) -> None:
+        calls.append(1)
+        connection.exec_driver_sql("SELECT 1")
+        cut_off(store)
+        connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(StoreUnavailable):
+        store.write(operation).result()
+    assert len(calls) == 2
+    assert store.enqueue("graph", {"log": []}).created
 
 
 def test_a_read_cannot_write(store: Store) -> None:
