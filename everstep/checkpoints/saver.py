@@ -286,7 +286,11 @@ class StepSaver(DeltaHistory):
         if fence is not None and fence.measures.is_on:
             fence.measures.add(metric_names.CHECKPOINT_SIZE, size_of(statements), fence.graph)
 
+        mine: list[BaseException] = []
+
         def operation(connection: Connection) -> None:
+            if place is not None and mine and self._unwritten.get(place) is mine.pop():
+                del self._unwritten[place]  # the transaction is run again
             if place in self._unwritten:
                 raise self._unwritten[place]
             try:
@@ -294,6 +298,7 @@ class StepSaver(DeltaHistory):
             except BaseException as error:
                 if patient and place is not None and not self._store.database.is_conflict(error):
                     self._unwritten[place] = error
+                    mine.append(error)
                 raise
 
         def write(connection: Connection) -> None:

@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 from sqlalchemy import Connection
 
 from everstep.checkpoints import loop_bridge
+from everstep.checkpoints import saver as saver_module
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.nodes.attempt import Attempt
@@ -113,6 +114,33 @@ def test_what_is_committed_is_told_in_order(store: Store) -> None:
 
     asyncio.run(steps())
     assert told == [first["id"], second["id"]]
+
+
+def test_what_a_second_try_stores_fails_no_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that fails is run again: what nobody waits for fails what follows only if it fails then, too."""
+    saver = StepSaver(store)
+    saver.begin_empty("new")
+    failures = [RuntimeError("once")]
+    really = saver_module.execute
+
+    def execute(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return really(*given)
+
+    monkeypatch.setattr(saver_module, "execute", execute)
+
+    async def steps() -> None:
+        gate = Gate(store)
+        await saver.aput(config("new"), after(), metadata("input", -1), {})
+        step = asyncio.create_task(saver.aput(config("new"), after("node"), metadata("loop", 0), {}))
+        await asyncio.sleep(0)
+        gate.open()
+        await step
+
+    asyncio.run(steps())
+    assert failures == []
+    assert len([*saver.list(config("new"))]) == 2
 
 
 def test_an_input_that_could_not_be_stored_fails_the_first_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,9 @@ from langgraph.checkpoint.serde.types import RESUME
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
+from sqlalchemy import Connection
 
+from everstep.checkpoints import saver as saver_module
 from everstep.checkpoints import writer
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.saver import StepSaver
@@ -316,8 +318,22 @@ async def test_what_is_held_is_read(store: Store) -> None:
     assert len(listed.pending_writes) == 2
 
 
+def refuse_output_of(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """Whatever this task wrote cannot be stored, however often it is tried."""
+    really = saver_module.execute
+
+    def execute(connection: Connection, sql: str, parameters: Any) -> Any:
+        if isinstance(parameters, list) and any(task in row for row in parameters):
+            raise RuntimeError("no")
+        return really(connection, sql, parameters)
+
+    monkeypatch.setattr(saver_module, "execute", execute)
+
+
 @pytest.mark.parametrize("together", [True, False])
-def test_an_output_that_could_not_be_stored_fails_the_next_write(store: Store, together: bool) -> None:
+def test_an_output_that_could_not_be_stored_fails_the_next_write(
+    store: Store, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A checkpoint is not stored over a task's output that is missing; another namespace is not concerned."""
     store.enqueue("graph", {})
     attempt = fenced(store, begin_running(store))
@@ -325,11 +341,7 @@ def test_an_output_that_could_not_be_stored_fails_the_next_write(store: Store, t
     checkpoint, versions = checkpoint_with(log=[])
     config = saver.put(thread(), checkpoint, {"step": 0}, versions)
 
-    def refuse() -> Any:
-        attempt.progress = dict[str, Any]
-        raise RuntimeError("no")
-
-    attempt.progress = refuse
+    refuse_output_of(monkeypatch, "task")
     saver.put_writes(config, [("log", 1)], "task")
     if not together:
         store.flush()
@@ -343,20 +355,15 @@ def test_an_output_that_could_not_be_stored_fails_the_next_write(store: Store, t
     assert len(list(saver.list(thread()))) == 2
 
 
-def test_an_error_does_not_clear_an_output_that_is_missing(store: Store) -> None:
+def test_an_error_does_not_clear_an_output_that_is_missing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when another task's error met the output that could not be stored, no checkpoint stands on it."""
     store.enqueue("graph", {})
     attempt = fenced(store, begin_running(store))
     saver = StepSaver(store, attempt)
     checkpoint, versions = checkpoint_with(log=[])
     config = saver.put(thread(), checkpoint, {"step": 0}, versions)
-    progress = attempt.progress
 
-    def refuse() -> Any:
-        attempt.progress = progress
-        raise RuntimeError("no")
-
-    attempt.progress = refuse
+    refuse_output_of(monkeypatch, "task")
     saver.put_writes(config, [("log", 1)], "task")
     with pytest.raises(RuntimeError, match=r"^no$"):
         saver.put_writes(config, [("__error__", ValueError("other"))], "other")
