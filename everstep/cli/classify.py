@@ -67,12 +67,15 @@ def classify(
     from everstep.runtime import classify as classifying
     from everstep.runtime.backoff import bounds_ms
     from everstep.runtime.earlier_tries import is_from_grpc, retries_by_itself
+    from everstep.runtime.rules.grpc_status import GRPC, is_rpc_error
     from everstep.runtime.specimen import find_exception_type, specimen
 
     with redirect_stdout(sys.stderr):  # what is printed as code is imported is no answer
         if config_path is not None:
             _load_graphs(config_path)
         error = specimen(find_exception_type(exception_type), status, retry_after, code)
+    if code is not None and is_rpc_error(error) and code.upper() not in GRPC:
+        raise click.BadParameter(f"{code!r} is no status of gRPC: {', '.join(GRPC)}", param_hint="--code")
     verdict, rule = classifying.classify(error), classifying.deciding_rule(error).rule
     once = rule.surely_not_sent and not verdict.surely_not_sent and not is_from_grpc(error) and retries_by_itself(error)
     least, most = bounds_ms(attempt, verdict.retry_after_ms)

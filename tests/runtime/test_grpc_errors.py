@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.any_pb2 import Any as Packed
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
@@ -98,9 +99,16 @@ def test_the_command_explains_a_status(tmp_path: Path) -> None:
     assert bare["kind"] == "review"
 
 
+def test_a_status_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    """A typing error would look like a rule."""
+    (tmp_path / "grpc.py").write_text("class RpcError(Exception):\n    pass\n")
+    refused = Folder(tmp_path).run("classify", "grpc.RpcError", "--code", "UNAVALABLE")
+    assert refused.code == 64
+    assert "'UNAVALABLE' is no status of gRPC: UNAVAILABLE" in refused.err
+
+
 def test_errors_of_the_library_itself() -> None:
     """A real call to a real server that refuses with details, and one that nobody answers."""
-    grpc = pytest.importorskip("grpc")
 
     def refuse(_request: bytes, context: Any) -> bytes:
         context.set_trailing_metadata(((DETAILS, status_with(retry_in(7))),))
