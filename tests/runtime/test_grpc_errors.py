@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from google.protobuf.any_pb2 import Any as Packed
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
@@ -17,6 +17,7 @@ from everstep.runtime.classify import classify
 from everstep.runtime.rules.grpc_status import GRPC
 from tests.cli.folder import PATIENCE_S, Folder
 
+grpc: Any = importlib.import_module("grpc")  # without types of its own
 RpcError: Any = type("RpcError", (Exception,), {"__module__": "grpc"})
 Code = Enum("Code", [*GRPC])
 DETAILS = "grpc-status-details-bin"
