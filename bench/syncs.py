@@ -13,8 +13,8 @@ from bench.processes import OWN, run
 _LINE = re.compile(r"^\s*\S+\s+\S+\s+\S+\s+(\d+)\s+(?:\d+\s+)?(?:fsync|fdatasync|sync_file_range)$", re.MULTILINE)
 
 _STRACE = ["strace", "-f", "--seccomp-bpf"]
-"""It stops for the calls that are counted alone. Without the filter (strace 5.3) each call of the process stops it, which
-makes writes so slow that fewer share a commit: three times the syncs were counted of 100 agents."""
+"""It stops for the calls that are counted alone. Without the filter (strace 5.3) each call of the process stops it, and
+what is slowed down so shares its commits otherwise."""
 
 
 @cache
