@@ -103,10 +103,11 @@ class Deliveries:
         """
         number = 0
         while True:
+            busy = self._busy()  # before it is looked: a receiver that is full now may be free behind the look
             due = self._next_due() if self._free() > 0 else None
             if due is not None and due <= self._store.clock.now_ms():
                 number += self._begin(tell)
-            elif self._busy():
+            elif busy:
                 self._wake.wait(0.05)
                 self._wake.clear()
             else:
