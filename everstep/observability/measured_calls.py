@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
 from everstep.observability import metric_names, names
 from everstep.observability.measures import Measures
 from everstep.observability.model_call import request_attributes, response_model
+from everstep.observability.model_calls_only import ModelCallsOnly
 from everstep.observability.usage import usage_of
 
 UNKNOWN = "unknown"
@@ -31,33 +31,16 @@ class _Call:
     streams: bool = False
 
 
-class MeasuredCalls(BaseCallbackHandler):
+class MeasuredCalls(ModelCallsOnly):
     """Measures every model call below it: sync, async and streaming.
 
     Args:
         measures: Where observations go.
     """
 
-    run_inline = True
-
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._calls: dict[UUID, _Call] = {}
-
-    @property
-    def ignore_chain(self) -> bool:
-        """Nodes and chains are none of its business."""
-        return True
-
-    @property
-    def ignore_agent(self) -> bool:
-        """Nor are tools."""
-        return True
-
-    @property
-    def ignore_retriever(self) -> bool:
-        """Nor are retrievers."""
-        return True
 
     def on_chat_model_start(
         self,

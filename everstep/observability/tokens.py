@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
 from everstep.observability.cost import NO_PRICES, Price, cost_of
 from everstep.observability.model_call import provider_name, request_model, response_model
+from everstep.observability.model_calls_only import ModelCallsOnly
 from everstep.observability.usage import Usage, usage_of
 
 NAMELESS = "a model without a name"
@@ -45,7 +45,7 @@ class Tokens:
         )
 
 
-class TokenCounter(BaseCallbackHandler):
+class TokenCounter(ModelCallsOnly):
     """A callback that adds up the tokens of every model call below it: sync, async and streaming.
 
     One counter serves one job: put it into `config["callbacks"]` of each of its runs.
@@ -57,8 +57,6 @@ class TokenCounter(BaseCallbackHandler):
     Attributes:
         priced: Called with the model and what a call to it cost, if that is known, millionths of a US dollar.
     """
-
-    run_inline = True
 
     def __init__(self, prices: Mapping[str, Price] = NO_PRICES, counted: Callable[[], None] = lambda: None) -> None:
         self._lock = threading.Lock()
@@ -84,21 +82,6 @@ class TokenCounter(BaseCallbackHandler):
         """Models of which a call did not tell what it used; it counts nothing."""
         with self._lock:
             return {*self._without_usage}
-
-    @property
-    def ignore_chain(self) -> bool:
-        """Nodes and chains are none of its business."""
-        return True
-
-    @property
-    def ignore_agent(self) -> bool:
-        """Nor are tools."""
-        return True
-
-    @property
-    def ignore_retriever(self) -> bool:
-        """Nor are retrievers."""
-        return True
 
     def on_chat_model_start(
         self,
