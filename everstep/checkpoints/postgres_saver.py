@@ -84,17 +84,7 @@ class PostgresStepSaver(StepSaver, PostgresSaver):
         return (
             "UPDATE checkpoint_writes SET type = %s, blob = %s WHERE thread_id = %s AND checkpoint_ns = %s"
             " AND checkpoint_id = %s AND task_id = %s AND idx = %s AND type = %s AND blob = %s",
-            (
-                kind,
-                value,
-                row.thread_id,
-                row.namespace,
-                row.checkpoint_id,
-                row.task_id,
-                row.position,
-                row.kind,
-                row.value,
-            ),
+            (kind, value, *row.as_it_is),
         )
 
     def storing(self, place: Place, new: NewChunk) -> Statement:

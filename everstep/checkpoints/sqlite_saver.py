@@ -61,17 +61,7 @@ class SqliteStepSaver(StepSaver, SqliteSaver):
         return (
             "UPDATE writes SET type = ?, value = ? WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
             " AND task_id = ? AND idx = ? AND type = ? AND value = ?",
-            (
-                kind,
-                value,
-                row.thread_id,
-                row.namespace,
-                row.checkpoint_id,
-                row.task_id,
-                row.position,
-                row.kind,
-                row.value,
-            ),
+            (kind, value, *row.as_it_is),
         )
 
     def storing(self, place: Place, new: NewChunk) -> Statement:

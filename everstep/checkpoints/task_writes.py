@@ -93,6 +93,12 @@ class Row(NamedTuple):
     kind: str
     value: bytes
 
+    @property
+    def as_it_is(self) -> tuple[str, str, str, str, int, str, bytes]:
+        """By what a statement finds it if it is still so: its key, its type and its value."""
+        key = self.thread_id, self.namespace, self.checkpoint_id, self.task_id, self.position
+        return *key, self.kind, self.value
+
 
 class Shorter(NamedTuple):
     """What to run to store chunks, and in which form they are stored.
