@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from sqlalchemy import Connection
 
 from everstep.checkpoints import postgres_pooler
 from everstep.checkpoints.postgres import Postgres
 from everstep.checkpoints.store import Store
 from everstep.errors import StoreUnavailable, StoreUrlInvalid
-from everstep.runtime.worker import Worker
-from tests.support.jobs import chain, result
+from tests.support.jobs import wakes
 from tests.support.pooler import asked, pooler, through
 from tests.support.postgres import empty_database
-from tests.support.waiting import PATIENCE, until
 
 DROPPING = {"ignore_startup_parameters": "options"}
+WRITES = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "1min", "enable_sort": "off"}
+READS = {"default_transaction_read_only": "on", "statement_timeout": "1min"}
+"""The settings of connections that write, and of those that read."""
 
 
 @pytest.fixture
@@ -29,6 +31,15 @@ def empty() -> Iterator[str]:
     """The URL of a database with nothing in it."""
     with empty_database() as url:
         yield url
+
+
+def settings_of(store: Store) -> dict[str, str]:
+    """What the server says of the settings of its writer's connection, and of one that reads."""
+
+    def shown(names: Iterable[str], connection: Connection) -> dict[str, str]:
+        return {name: connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in names}
+
+    return store.write(partial(shown, WRITES)).result() | store.read(partial(shown, READS))
 
 
 @pytest.mark.parametrize("settings", [{}, DROPPING], ids=["refusing options", "dropping options"])
@@ -39,20 +50,10 @@ def test_by_session_everything_works(empty: str, settings: dict[str, str], monke
     with pooler("session", **settings) as pooled:
         url = through(empty, pooled) + "&options=-csearch_path%3Dagents"
         with Store.open(url) as store, Store.open(url) as beside:
-            assert store.write(lambda one: one.exec_driver_sql("SHOW lock_timeout").scalar()).result() == "30s"
+            assert settings_of(store) == {**WRITES, **READS}
             with pytest.raises(StoreUnavailable, match="read-only"):
                 store.read(lambda one: one.exec_driver_sql("DELETE FROM agent_jobs"))
-            worker = Worker(store, {"graph": chain(lambda _s: {"log": ["a"]})})
-            working = threading.Thread(target=worker.run)
-            working.start()
-            try:
-                for number in range(3):
-                    job, _ = beside.enqueue("graph", {"log": [number]})
-                    until(lambda job=job: beside.job(job.public_id).status == "done", "the job's end")
-                    assert result(beside, job) == [number, "a"]
-            finally:
-                worker.drain()
-                working.join(PATIENCE)
+            wakes(store, beside)
     tables = "SELECT array_agg(DISTINCT schemaname::text) FROM pg_tables WHERE tablename = 'agent_jobs'"
     assert asked(empty, tables) == ["agents"]
 

@@ -25,7 +25,7 @@ from everstep.errors import (
     StoreUrlInvalid,
 )
 from everstep.runtime.worker import Worker
-from tests.support.jobs import chain, result
+from tests.support.jobs import chain, result, wakes
 from tests.support.postgres import empty_database, fresh_postgres
 from tests.support.record import claim, in_processes
 from tests.support.waiting import PATIENCE, until
@@ -279,17 +279,7 @@ def test_transactions_that_block_each_other_are_run_again(store: Store, beside: 
 def test_a_new_job_wakes_an_idle_worker(store: Store, beside: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that would not look for an hour starts a job at once that another process enqueued."""
     monkeypatch.setattr(Postgres, "poll_s", 3600.0)
-    worker = Worker(store, {"graph": chain(lambda _s: {"log": ["a"]})})
-    working = threading.Thread(target=worker.run)
-    working.start()
-    try:
-        for number in range(3):
-            job, _ = beside.enqueue("graph", {"log": [number]})
-            until(lambda job=job: beside.job(job.public_id).status == "done", "the job's end")
-            assert result(beside, job) == [number, "a"]
-    finally:
-        worker.drain()
-        working.join(PATIENCE)
+    wakes(store, beside)
 
 
 @pytest.mark.parametrize("wrong_ns", [TEN_MINUTES_NS, -TEN_MINUTES_NS], ids=["ahead", "behind"])

@@ -14,7 +14,7 @@ from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.runtime.worker import Worker
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 TWO_DAYS_MS = 2 * 24 * 3600 * 1000
 
@@ -70,6 +70,21 @@ def run(store: Store, graph: Any, input: Any = None, **worker: Any) -> Job:
     job, _ = store.enqueue("graph", {"log": []} if input is None else input)
     work(store, graph, **worker)
     return store.job(job.public_id)
+
+
+def wakes(store: Store, beside: Store) -> None:
+    """Jobs that are enqueued beside an idle worker, one after another, wake it; unless it looks by itself."""
+    worker = Worker(store, {"graph": chain(lambda _s: {"log": ["a"]})})
+    working = threading.Thread(target=worker.run)
+    working.start()
+    try:
+        for number in range(3):
+            job, _ = beside.enqueue("graph", {"log": [number]})
+            until(lambda job=job: beside.job(job.public_id).status == "done", "the job's end")
+            assert result(beside, job) == [number, "a"]
+    finally:
+        worker.drain()
+        working.join(PATIENCE)
 
 
 def result(store: Store, job: Job) -> list[Any]:
