@@ -1,7 +1,7 @@
 """Lines of JSON on stdout, written by a thread of their own: a reader that is slow, or stands, holds up no job.
 
-What waits is bounded. When nobody reads, lines are left out, and where they are missing a line says how many:
-`{"event": "dropped", "lines": 12}`.
+What has to be looked up for a line is looked up on that thread, too. What waits is bounded. When nobody reads, lines
+are left out, and where they are missing a line says how many: `{"event": "dropped", "lines": 12}`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -41,7 +42,7 @@ class JsonLines:
         self._most_waiting_bytes = most_waiting_bytes
         self._at_end_s = at_end_s
         self._changed = threading.Condition()
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[int, Callable[[], bytes]]] = deque()
         self._waiting_bytes = 0
         self._dropped = 0
         self._taken_at = time.monotonic()
@@ -68,20 +69,36 @@ class JsonLines:
 
     def say(self, value: dict[str, Any]) -> None:
         """Write a line, soon; returns at once. Thread-safe."""
-        line = json.dumps(value).encode() + b"\n"
+        line = _line(value)
+        self._take(len(line), lambda: line)
+
+    def say_later(self, make: Callable[[], dict[str, Any]], about_bytes: int) -> None:
+        """As `say`, of what `make` gives; it is called on the writing thread.
+
+        Args:
+            make: Gives what the line holds; must not raise.
+            about_bytes: What it keeps until then, bytes.
+        """
+        self._take(about_bytes, lambda: _line(make()))
+
+    def _take(self, size: int, line: Callable[[], bytes]) -> None:
         with self._changed:
-            if self._dropped and self._waiting_bytes + len(line) <= self._most_waiting_bytes // 2:
-                self._add(_told_of(self._dropped))
-                self._dropped = 0
-            if self._dropped or (self._waiting and self._waiting_bytes + len(line) > self._most_waiting_bytes):
+            if self._dropped and self._waiting_bytes + size <= self._most_waiting_bytes // 2:
+                self._add_told_of_dropped()
+            if self._dropped or (self._waiting and self._waiting_bytes + size > self._most_waiting_bytes):
                 self._dropped += 1
                 return
-            self._add(line)
+            self._add(size, line)
 
-    def _add(self, line: bytes) -> None:
-        self._waiting.append(line)
-        self._waiting_bytes += len(line)
+    def _add(self, size: int, line: Callable[[], bytes]) -> None:
+        self._waiting.append((size, line))
+        self._waiting_bytes += size
         self._changed.notify_all()
+
+    def _add_told_of_dropped(self) -> None:
+        told = _line({"event": "dropped", "lines": self._dropped})
+        self._add(len(told), lambda: told)
+        self._dropped = 0
 
     def _run(self) -> None:
         while True:
@@ -91,17 +108,16 @@ class JsonLines:
                 if not self._waiting:
                     if not self._dropped:
                         return
-                    self._add(_told_of(self._dropped))
-                    self._dropped = 0
-                line = self._waiting[0]
+                    self._add_told_of_dropped()
+                size, line = self._waiting[0]
             try:
-                self._write(line)
+                self._write(line())
             except (OSError, ValueError):  # whoever read it is gone, for ever
                 self._give_up()
                 return
             with self._changed:
                 self._waiting.popleft()
-                self._waiting_bytes -= len(line)
+                self._waiting_bytes -= size
 
     def _write(self, line: bytes) -> None:
         """Write it past Python's buffer: its lock would be held while nobody reads, and the process could not end."""
@@ -129,5 +145,5 @@ class JsonLines:
             self._changed.notify_all()
 
 
-def _told_of(dropped: int) -> bytes:
-    return json.dumps({"event": "dropped", "lines": dropped}).encode() + b"\n"
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode() + b"\n"

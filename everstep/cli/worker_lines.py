@@ -10,12 +10,17 @@ import click
 
 from everstep.cli.json_lines import JsonLines
 from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
+from everstep.errors import EverstepError
 
 if TYPE_CHECKING:
+    from everstep.checkpoints.budgets import Account
     from everstep.checkpoints.jobs import Job
     from everstep.checkpoints.store import Store
 
 logger = logging.getLogger("everstep.worker")
+
+_LEAST_BYTES = 1024
+"""What a job's line takes beside its input and result, bytes."""
 
 
 class WorkerLines:
@@ -41,8 +46,8 @@ class WorkerLines:
         from everstep.runtime.run import about
 
         if self._json_lines is not None:
-            account = self._store.accounts([job]).get(job.id)
-            self._json_lines.say({"event": event, **job_view(job, account)})
+            size = _LEAST_BYTES + len(job.payload_json) + len(job.result_json or "")
+            self._json_lines.say_later(lambda: {"event": event, **job_view(job, self._account(job))}, size)
             return
         detail = f"step {job.step}, attempt {job.attempts}"
         if event in ("failed", "retry", "review") and job.error_json:
@@ -53,3 +58,10 @@ class WorkerLines:
             return
         colour = STATUS_COLOURS.get(event, "white")
         click.echo(f"{click.style(f'{event:<8}', fg=colour)} {job.public_id} {job.graph}  {detail}", err=True)
+
+    def _account(self, job: Job) -> Account | None:
+        """What the job and its children used; without an answer of the record, the line tells what it used alone."""
+        try:
+            return self._store.accounts([job]).get(job.id)
+        except EverstepError:
+            return None

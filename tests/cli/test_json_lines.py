@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Iterator
 from io import FileIO
 from typing import Any, TextIO
@@ -13,6 +14,7 @@ import pytest
 
 from everstep.checkpoints.store import Store
 from everstep.cli.json_lines import JsonLines
+from everstep.cli.worker_lines import WorkerLines
 from tests.cli.folder import Folder
 from tests.support.waiting import until
 
@@ -83,3 +85,35 @@ def test_a_reader_that_is_gone_is_no_failure(pipe: Pipe, caplog: pytest.LogCaptu
         for number in range(3):
             lines.say({"n": number})
     assert "3 lines of --json were not written" in caplog.text
+
+
+def test_what_a_line_is_made_of_is_looked_up_by_the_writing_thread(pipe: Pipe) -> None:
+    """A line that has to be looked up holds up nobody who says one, and keeps its place among the others."""
+    source, output = pipe
+    answered, threads = threading.Event(), list[threading.Thread]()
+
+    def looked_up() -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return {"n": 1, "answered": answered.wait(60)}
+
+    with JsonLines(output, at_end_s=60) as lines:
+        lines.say({"n": 0})
+        lines.say_later(looked_up, 100)
+        lines.say({"n": 2})
+        answered.set()  # not before all three are said
+    output.close()
+    assert rest_of(source) == [{"n": 0}, {"n": 1, "answered": True}, {"n": 2}]
+    assert threads != [threading.current_thread()]
+
+
+def test_a_line_tells_what_its_job_used_though_the_record_does_not_answer(folder: Folder, pipe: Pipe) -> None:
+    """A record that fails costs a line the use of the job's children, not the line, and the job nothing."""
+    source, output = pipe
+    with Store.open(folder.url) as store:
+        store.enqueue("count", {"n": 3})
+        (job,) = store.jobs()
+    with JsonLines(output, at_end_s=60) as lines:
+        WorkerLines(store, lines, "console")("claimed", job)  # whose record is closed
+    output.close()
+    (line,) = rest_of(source)
+    assert (line["event"], line["id"], line["budget"]["used"]["steps"]) == ("claimed", job.public_id, 0)
