@@ -64,14 +64,16 @@ class Writer:
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._held: Future[Any] | None = None
         self._closed = False
-        self._unfinished = 0
-        self._accepting = threading.Lock()
-        """Guards `_closed` and `_unfinished`: how many operations were accepted and are not carried out."""
+        self._unfinished: set[Future[Any]] = set()
+        """Of operations that were accepted and are not carried out. They leave it without a lock: the thread that has
+        it may be interrupted by a signal's handler that waits for one of them."""
+        self._accepting = threading.RLock()
+        """Guards `_closed` and what comes to `_unfinished`; also a handler that interrupts who has it may submit."""
         self._connection: Connection | None = None
         self._turn = threading.RLock()
-        """Who holds it has the connection; with one that a signal's handler interrupts, the handler has it, too."""
+        """Who holds it has the connection. A handler that came before its thread is known as the one does not hang."""
         self._carrying: int | None = None
-        """The thread whose transaction is open."""
+        """The thread whose turn it is: neither a handler that interrupts it nor what it calls can wait for a write."""
         self.commits = 0
         self._thread = threading.Thread(target=self._run, name="everstep-writer", daemon=True)
         self._thread.start()
@@ -91,7 +93,7 @@ class Writer:
         self._refuse_if_forked()
         with self._accepting:  # nothing may be queued behind the end, where nobody would look
             self._refuse_if_closed()
-            self._unfinished += 1
+            self._unfinished.add(future)
             self._queue.put(_Waiting(operation, future, patient))
             if patient:
                 self._held = future
@@ -108,16 +110,22 @@ class Writer:
         """
         self._refuse_if_forked()
         self._refuse_if_carrying()
-        if self._unfinished == 0:
+        if not self._unfinished:
+            this_thread, future = threading.get_ident(), Future[T]()
             with self._turn:
-                with self._accepting:
-                    self._refuse_if_closed()
-                    alone = self._unfinished == 0  # then none was accepted before this one
-                    self._unfinished += alone
-                if alone:
-                    future: Future[T] = Future()
-                    self._finish([_Waiting(operation, future, False)])
-                    return future.result()
+                self._carrying = this_thread  # nothing is called before, so no handler can come between
+                try:
+                    with self._accepting:
+                        self._refuse_if_closed()
+                        alone = not self._unfinished  # then none was accepted before this one
+                        if alone:
+                            self._unfinished.add(future)
+                    if alone:
+                        self._finish([_Waiting(operation, future, False)])
+                        return future.result()
+                finally:
+                    self._unfinished.discard(future)
+                    self._carrying = None
         return self.submit(operation).result()
 
     def _refuse_if_forked(self) -> None:
@@ -166,7 +174,9 @@ class Writer:
             batch, open_ = self._gather()
             if batch:
                 with self._turn:
+                    self._carrying = self._thread.ident
                     self._finish(batch)
+                    self._carrying = None
         with self._turn:
             self._disconnect()
 
@@ -174,15 +184,12 @@ class Writer:
         """Carry out what was accepted, and tell who waits; whose turn it is calls it."""
         try:
             self._connection = self._connection or self._connect()
-            self._carrying = threading.get_ident()
             outcomes = self._commit(self._connection, batch)
         except BaseException as error:  # the connection itself failed
             outcomes = [(future, None, error) for _, future, _ in batch]
             self._disconnect()
-        finally:
-            self._carrying = None
-        with self._accepting:
-            self._unfinished -= len(batch)
+        for future, _, _ in outcomes:
+            self._unfinished.discard(future)
         for future, result, error in outcomes:
             if error is None:
                 future.set_result(result)
@@ -204,8 +211,7 @@ class Writer:
             if item is None:
                 return batch, False
             if not item.future.set_running_or_notify_cancel():
-                with self._accepting:
-                    self._unfinished -= 1
+                self._unfinished.discard(item.future)
             else:
                 batch.append(item)
                 if not item.patient:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +19,16 @@ from everstep.checkpoints.store import Store
 from everstep.checkpoints.writer import MAX_BATCH, Writer
 from everstep.errors import StoreUnavailable
 from tests.support.disk import fill, small_disk
-from tests.support.record import Gate, fresh
+from tests.support.notes import note, noted, notes
+from tests.support.record import Gate
 from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A record with a table of notes."""
-    with fresh(tmp_path) as store:
-        store.write(lambda connection: connection.exec_driver_sql("CREATE TABLE notes (text TEXT)")).result()
+    with noted(tmp_path) as store:
         yield store
-
-
-def note(text: str) -> Callable[[Connection], str]:
-    """An operation that adds a note."""
-
-    def operation(connection: Connection) -> str:
-        connection.exec_driver_sql("INSERT INTO notes VALUES (?)", (text,))
-        return text
-
-    return operation
-
-
-def notes(path: Path) -> list[str]:
-    """The notes another connection sees."""
-    connection = sqlite3.connect(path)
-    try:
-        return [row[0] for row in connection.execute("SELECT text FROM notes ORDER BY rowid")]
-    finally:
-        connection.close()
 
 
 def test_what_waits_shares_one_commit(store: Store) -> None:
@@ -254,133 +234,6 @@ def test_a_connection_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> No
     assert own.submit(lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one()).result(PATIENCE) == 1
     own.close()
     engine.dispose()
-
-
-def test_who_waits_anyway_runs_the_transaction_itself(store: Store) -> None:
-    """With nothing else under way an operation is carried out on its caller's thread, durable when that goes on."""
-    before = store.commits
-    threads: list[threading.Thread] = []
-
-    def operation(connection: Connection) -> None:
-        note("mine")(connection)
-        threads.append(threading.current_thread())
-
-    store.carry_out(operation)
-    assert threads == [threading.current_thread()]
-    assert notes(store.path) == ["mine"]
-    assert store.commits - before == 1
-    assert store.write(note("next")).result(PATIENCE) == "next"
-    assert notes(store.path) == ["mine", "next"]
-
-
-def test_who_waits_anyway_takes_turns_with_the_others(store: Store) -> None:
-    """While another operation is under way, one that is carried out waits for it, and joins those that are queued."""
-    gate = Gate(store)
-    before = store.commits
-    queued = store.write(note("queued"))
-    found: list[str] = []
-    caller = threading.Thread(target=lambda: found.append(store.carry_out(note("waited"))))
-    caller.start()
-    gate.open()
-    caller.join(PATIENCE)
-    assert (found, queued.result(PATIENCE)) == (["waited"], "queued")
-    assert sorted(notes(store.path)) == ["queued", "waited"]
-    assert store.commits - before <= 3
-
-
-@pytest.mark.usefixtures("patient")
-def test_what_is_carried_out_comes_after_what_is_held(store: Store) -> None:
-    """A patient operation that was submitted before is committed before, or with, one that is waited for."""
-    store.write(note("held"), patient=True)
-    assert store.carry_out(note("waited")) == "waited"
-    assert notes(store.path) == ["held", "waited"]
-
-
-def test_many_threads_that_wait_lose_nothing(store: Store) -> None:
-    """Threads that carry out and threads that submit write through one connection, each operation once."""
-
-    def write(number: int) -> None:
-        for count in range(20):
-            text = note(f"{number} {count}")
-            assert store.carry_out(text) if number % 2 else store.write(text).result(PATIENCE)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert sorted(notes(store.path)) == sorted(f"{number} {count}" for number in range(6) for count in range(20))
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
-def test_an_error_of_what_is_carried_out_is_its_callers(store: Store, error: BaseException) -> None:
-    """An operation that fails, or whose thread is interrupted, leaves nothing behind; the record goes on."""
-
-    def halfway(connection: Connection) -> None:
-        note("half")(connection)
-        raise error
-
-    with pytest.raises(type(error)):
-        store.carry_out(halfway)
-    assert store.carry_out(note("next")) == "next"
-    assert store.write(note("last")).result(PATIENCE) == "last"
-    assert notes(store.path) == ["next", "last"]
-
-
-def test_an_operation_cannot_wait_for_another(store: Store) -> None:
-    """Nor can a signal's handler that interrupts it: that is told, where it would be waited for without end."""
-
-    def nested(connection: Connection) -> None:
-        note("outer")(connection)
-        store.carry_out(note("inner"))
-
-    for carry_out in (store.carry_out, lambda operation: store.write(operation).result(PATIENCE)):
-        with pytest.raises(RuntimeError, match="cannot wait"):
-            carry_out(nested)
-    inner: list[Future[str]] = []
-    store.carry_out(lambda _connection: inner.append(store.write(note("submitted"))))
-    assert inner[0].result(PATIENCE) == "submitted"
-    assert store.carry_out(note("next")) == "next"
-    assert notes(store.path) == ["submitted", "next"]
-
-
-@pytest.mark.usefixtures("patient")
-def test_an_operation_cannot_wait_for_what_is_held(store: Store) -> None:
-    """It cannot ask for what is held either, which is carried out after it."""
-
-    def nested(_connection: Connection) -> None:
-        store.write(note("held"), patient=True)
-        store.flush()
-
-    with pytest.raises(RuntimeError, match="cannot wait"):
-        store.carry_out(nested)
-    store.flush()
-    assert notes(store.path) == ["held"]
-
-
-def test_a_fork_is_refused(store: Store) -> None:
-    """A process that was forked has no part in its parent's connection: it is told so, and nothing is written."""
-    store.carry_out(note("parent"))
-    child = os.fork()
-    if child == 0:
-        refused = 0
-        for write in (store.carry_out, store.write):
-            try:
-                write(note("child"))
-            except RuntimeError as error:
-                refused += "forked" in str(error)
-        os._exit(0 if refused == 2 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert store.carry_out(note("parent")) == "parent"
-    assert notes(store.path) == ["parent", "parent"]
-
-
-def test_nothing_is_carried_out_in_a_record_that_is_closed(tmp_path: Path) -> None:
-    """A closed record refuses it."""
-    store = fresh(tmp_path)
-    store.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        store.carry_out(note("late"))
 
 
 def integrity(path: Path) -> str:
