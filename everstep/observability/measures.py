@@ -1,19 +1,11 @@
-"""What a process measures, as the code that measures sees it. This one keeps nothing; `Collected` passes it on.
-
-Whatever goes wrong in here is told once and swallowed: measuring never harms a run.
-"""
+"""What a process measures, as the code that measures sees it. This one keeps nothing; `Tally` does."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
-from everstep.observability.label_cap import LabelCap
 from everstep.observability.metric_names import Metric
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,43 +46,3 @@ class Measures:
 
 
 NOTHING = Measures()
-
-
-class Sink(Protocol):
-    """Where observations go."""
-
-    def add(self, metric: Metric, value: float, labels: tuple[str, ...]) -> None:
-        """One observation, its labels bounded."""
-        ...
-
-    def close(self) -> None:
-        """Hand out what is not yet, for a short time, then stop."""
-        ...
-
-
-class Collected(Measures):
-    """Measures that go somewhere; safe to use from many threads.
-
-    Args:
-        sinks: Where to.
-    """
-
-    is_on = True
-
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = sinks
-        self._cap = LabelCap()
-        self._told = False
-
-    def add(self, metric: Metric, value: float = 1.0, *labels: str) -> None:
-        try:
-            bounded = self._cap.bounded(metric, labels)
-            for sink in self._sinks:
-                sink.add(metric, value, bounded)
-        except Exception:
-            level, self._told = logging.DEBUG if self._told else logging.WARNING, True
-            _logger.log(level, "%s was not measured; the run goes on.", metric.name, exc_info=True)
-
-    def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()

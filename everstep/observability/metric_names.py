@@ -250,4 +250,6 @@ OF_SERVERS: Final = (STREAMS, STREAM_FIRST_EVENT, STREAM_GAP, STREAM_LAG, STREAM
 
 METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All of them."""
+MEASURED: Final = tuple(metric for metric in METRICS if not metric.from_record)
+"""Those that a process measures."""
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString  # pyright: ignore[reportUnknownVariableType]
 
 from everstep.errors import MetricsAddressUnavailable
 from everstep.observability.measures import Sample, Samples
-from everstep.observability.metric_names import METRICS, Metric
+from everstep.observability.metric_names import MEASURED, METRICS, Metric
+from everstep.observability.tally import Point, Tally, empty
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -29,19 +33,26 @@ class PrometheusPage:
 
     Args:
         record: Reads what the record knows, at each scrape.
-        measures: Whether this process measures, or only tells of the record; or what alone it measures.
+        tally: What this process measures; None if it only tells of the record.
+        shown: What is shown from the beginning, with 0, as far as it has no labels.
+        of_process: Whether memory and processor time of the process are on it, too.
     """
 
-    def __init__(self, record: Samples, *, measures: bool | Sequence[Metric]) -> None:
+    def __init__(
+        self,
+        record: Samples,
+        tally: Tally | None = None,
+        *,
+        shown: Sequence[Metric] = MEASURED,
+        of_process: bool = True,
+    ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Record(record))
-        self._instruments: dict[str, Any] = {}
         self._served: tuple[WSGIServer, Thread] | None = None
-        if measures:
-            if measures is True:
+        if tally is not None:
+            if of_process:
                 ProcessCollector(registry=self.registry)
-                measures = [metric for metric in METRICS if not metric.from_record]
-            self._instruments = {metric.name: _instrument(metric, self.registry) for metric in measures}
+            self.registry.register(_Measured(tally, shown))
 
     def serve(self, host: str, port: int) -> str:
         """Begin to serve it.
@@ -56,7 +67,6 @@ class PrometheusPage:
         Raises:
             MetricsAddressUnavailable: Another process has the port, or this machine has no such address.
         """
-        prometheus_client.disable_created_metrics()  # of each series when it began, which nobody here asks for
         try:
             self._served = prometheus_client.start_http_server(port, host, registry=self.registry)
         except (OSError, OverflowError) as error:
@@ -69,18 +79,6 @@ class PrometheusPage:
             ) from error
         return f"http://{_place(host, self._served[0].server_port)}/metrics"
 
-    def add(self, metric: Metric, value: float, labels: tuple[str, ...]) -> None:
-        """One observation."""
-        instrument = self._instruments[metric.name]
-        instrument = instrument.labels(*labels) if labels else instrument
-        match metric.kind:
-            case "counter":
-                instrument.inc(value)
-            case "gauge":
-                instrument.set(value)
-            case "histogram":
-                instrument.observe(value)
-
     def close(self) -> None:
         """Serve it no more."""
         if self._served is not None:
@@ -89,17 +87,6 @@ class PrometheusPage:
             server.shutdown()
             server.server_close()
             thread.join(1)
-
-
-def _instrument(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
-    about: Any = (metric.prometheus, metric.help, metric.prometheus_labels)
-    match metric.kind:
-        case "counter":
-            return Counter(*about, registry=registry)
-        case "gauge":
-            return Gauge(*about, registry=registry)
-        case "histogram":
-            return Histogram(*about, registry=registry, buckets=metric.buckets)
 
 
 class _Record(Collector):
@@ -115,15 +102,46 @@ class _Record(Collector):
             samples.setdefault(sample.metric.name, []).append(sample)
         for metric in METRICS:
             if metric.name in samples:
-                family = _family(metric)
+                family: Any = _family(metric)
                 for sample in samples[metric.name]:
                     family.add_metric(sample.labels, sample.value)
                 yield family
 
 
-def _family(metric: Metric) -> GaugeMetricFamily | CounterMetricFamily:
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    return kind(metric.prometheus, metric.help, labels=metric.prometheus_labels)
+class _Measured(Collector):
+    def __init__(self, tally: Tally, shown: Sequence[Metric]) -> None:
+        self._tally = tally
+        self._shown = shown
+
+    def describe(self) -> Iterable[Family]:
+        return [_family(metric) for metric in self._shown]
+
+    def collect(self) -> Iterator[Family]:
+        points: dict[str, list[Point]] = {}
+        for point in self._tally.points():
+            points.setdefault(point.metric.name, []).append(point)
+        for metric in self._shown:
+            family = _family(metric)
+            for point in points.get(metric.name, [] if metric.labels else [empty(metric)]):
+                if isinstance(family, HistogramMetricFamily):
+                    bounds = [str(floatToGoString(bound)) for bound in (*metric.buckets, inf)]
+                    family.add_metric(
+                        point.labels, list(zip(bounds, accumulate(point.buckets), strict=True)), point.value
+                    )
+                else:
+                    family.add_metric(point.labels, point.value)
+            yield family
+
+
+def _family(metric: Metric) -> HistogramMetricFamily | GaugeMetricFamily | CounterMetricFamily:
+    about: Any = (metric.prometheus, metric.help)
+    match metric.kind:
+        case "histogram":
+            return HistogramMetricFamily(*about, labels=metric.prometheus_labels)
+        case "counter":
+            return CounterMetricFamily(*about, labels=metric.prometheus_labels)
+        case "gauge":
+            return GaugeMetricFamily(*about, labels=metric.prometheus_labels)
 
 
 def _place(host: str, port: int) -> str:

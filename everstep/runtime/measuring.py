@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from everstep.observability import metric_exports, metric_names
-from everstep.observability.measures import NOTHING, Collected, Measures, Sink
+from everstep.observability.measures import NOTHING, Measures
 from everstep.runtime.leg import service_version
 from everstep.runtime.outage import RecordOutage
 
 if TYPE_CHECKING:
     from everstep.checkpoints.job import Job
     from everstep.checkpoints.store import Store
+    from everstep.observability.tally import Way
 
 logger = logging.getLogger("everstep.metrics")
 
@@ -42,25 +43,29 @@ def begin(store: Store, *, serve: Address | None = None, measures: bool = True) 
     if serve is None and not otlp:
         return NOTHING
     from everstep.checkpoints.metrics import RecordSamples
+    from everstep.observability.tally import Tally
 
-    record = RecordSamples(store)
-    sinks: list[Sink] = []
+    record, tally = RecordSamples(store), Tally()
+    told = tally if measures else None
+    found: list[Way] = []
     if serve is not None:
         from everstep.observability.prometheus import PrometheusPage
 
-        page = PrometheusPage(record, measures=measures)
+        page = PrometheusPage(record, told)
         logger.info("metrics: %s", page.serve(*serve))
-        sinks.append(page)
+        found.append(page)
     if otlp:
         try:
             from everstep.observability.otlp_metrics import OtlpMetrics
 
-            sinks.append(OtlpMetrics(record, service_version(), measures=measures))
+            found.append(OtlpMetrics(record, service_version(), told))
         except Exception as error:
             logger.warning(
                 "Metrics are not sent by OTLP: %s: %s. Next: check the OTEL_* variables.", type(error).__name__, error
             )
-    return Collected(sinks) if sinks else NOTHING
+    for way in found:
+        tally.leaves_by(way)
+    return tally if found else NOTHING
 
 
 class Legs:

@@ -18,9 +18,10 @@ from everstep.graphs.loader import GraphCatalogue
 from everstep.graphs.policies import Policies
 from everstep.graphs.provider_faults import usable_providers
 from everstep.nodes.providers.registry import Providers
-from everstep.observability.measures import NOTHING, Collected, Measures
+from everstep.observability.measures import NOTHING, Measures
 from everstep.observability.metric_names import OF_SERVERS
 from everstep.observability.prometheus import PrometheusPage
+from everstep.observability.tally import Tally
 from everstep.server import auth_hook, description, failures, webhooks
 from everstep.server.access import Access
 from everstep.server.browsers import EXPOSED, Browsers
@@ -101,8 +102,9 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,  # a redirect would name a host that whoever asks made up
     )
-    page = PrometheusPage(RecordSamples(store), measures=OF_SERVERS)
-    streams = OpenStreams(Collected([page]), measures)
+    tally = Tally()
+    page = PrometheusPage(RecordSamples(store), tally, shown=OF_SERVERS, of_process=False)
+    streams = OpenStreams(tally, measures)
     app.state.metrics = page.registry
     app.state.served = Served(
         store, graphs, policies, settings, http, streams, providers or usable_providers(policies.providers, graphs)

@@ -16,6 +16,7 @@ from everstep.observability import langfuse, metric_exports, otlp_settings, trac
 from everstep.observability.destinations import LangfuseDestination, OtlpDestination, from_environment
 from everstep.observability.otlp import Sender
 from everstep.observability.otlp_metrics import OtlpMetrics
+from everstep.observability.tally import Tally
 
 LANGFUSE = {
     "LANGFUSE_PUBLIC_KEY": "pk-1",
@@ -142,7 +143,7 @@ def told(monkeypatch, caplog):
 
 def set_up_exports():
     """What a worker and a flush set up; the sender, and the metrics' exporter."""
-    metrics = OtlpMetrics(list, "1.2.3", measures=True)
+    metrics = OtlpMetrics(list, "1.2.3", Tally())
     metrics.close()
     Sender(TO_COLLECTOR).close()
     sender = Sender(TO_COLLECTOR)

@@ -13,14 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    HistogramDataPoint,
+    InMemoryMetricReader,
+    MetricsData,
+)
 
 from everstep.errors import MetricsAddressUnavailable
 from everstep.observability import metric_exports, metric_names
 from everstep.observability.label_cap import OTHER, SERIES, VALUES, LabelCap
-from everstep.observability.measures import Collected, Sample
+from everstep.observability.measures import Sample
 from everstep.observability.metric_names import METRICS, Metric
 from everstep.observability.prometheus import PrometheusPage
+from everstep.observability.tally import Tally
 from tests.support.scrape import scrape
 from tests.support.waiting import PATIENCE, until
 
@@ -32,9 +41,15 @@ RECORD = [
 
 
 @pytest.fixture
-def page() -> Iterator[PrometheusPage]:
+def measures() -> Tally:
+    """What the process measures."""
+    return Tally()
+
+
+@pytest.fixture
+def page(measures: Tally) -> Iterator[PrometheusPage]:
     """A page that is not served yet."""
-    page = PrometheusPage(lambda: RECORD, measures=True)
+    page = PrometheusPage(lambda: RECORD, measures)
     yield page
     page.close()
 
@@ -72,9 +87,8 @@ def test_a_value_is_short_and_valid() -> None:
     assert len(value.encode()) <= 128
 
 
-def test_ten_thousand_models_make_a_page_of_bounded_size(page: PrometheusPage) -> None:
+def test_ten_thousand_models_make_a_page_of_bounded_size(page: PrometheusPage, measures: Tally) -> None:
     """Whatever names answers bring, the series on the page are bounded, and no token is lost."""
-    measures = Collected([page])
     for number in range(10_000):
         measures.add(metric_names.TOKENS, 2, "chat", f"provider-{number}", f"model-{number}", "input")
     found = scrape(page.serve("127.0.0.1", 0))
@@ -85,9 +99,8 @@ def test_ten_thousand_models_make_a_page_of_bounded_size(page: PrometheusPage) -
 # ---- the page
 
 
-def test_counters_gauges_and_histograms_are_on_the_page(page: PrometheusPage) -> None:
+def test_counters_gauges_and_histograms_are_on_the_page(page: PrometheusPage, measures: Tally) -> None:
     """What was measured, and what the record knows, each with its type; odd labels come through whole."""
-    measures = Collected([page])
     measures.add(metric_names.STALE_WRITES)
     measures.add(metric_names.STALE_WRITES, 2)
     measures.add(metric_names.RUNNING_JOBS, 4)
@@ -111,7 +124,7 @@ def test_counters_gauges_and_histograms_are_on_the_page(page: PrometheusPage) ->
 
 def test_only_the_record_is_told_by_who_measures_nothing() -> None:
     """A page without measures has what the record knows alone."""
-    page = PrometheusPage(lambda: RECORD, measures=False)
+    page = PrometheusPage(lambda: RECORD)
     found = scrape(page.serve("127.0.0.1", 0))
     page.close()
     assert found.names == {"everstep_jobs", "everstep_oldest_due_seconds", "everstep_spans_dropped_total"}
@@ -121,7 +134,7 @@ def test_a_port_that_is_taken_is_a_clear_error(page: PrometheusPage) -> None:
     """So is an address that is not this machine's; and when it is closed, the port is free again."""
     url = page.serve("127.0.0.1", 0)
     port = int(url.rpartition(":")[2].split("/")[0])
-    other = PrometheusPage(list, measures=False)
+    other = PrometheusPage(list)
     with pytest.raises(MetricsAddressUnavailable, match=rf"127\.0\.0\.1:{port}.*metrics_address_unavailable"):
         other.serve("127.0.0.1", port)
     with pytest.raises(MetricsAddressUnavailable):
@@ -133,11 +146,8 @@ def test_a_port_that_is_taken_is_a_clear_error(page: PrometheusPage) -> None:
     other.close()
 
 
-def test_a_failure_to_measure_is_told_once_and_swallowed(
-    page: PrometheusPage, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A wrong label, or a broken exporter, stops no run."""
-    measures = Collected([page])
+def test_a_failure_to_measure_is_told_once_and_swallowed(measures: Tally, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong label stops no run."""
     for _ in range(3):
         measures.add(metric_names.STEP_DURATION, 1.0)
     assert [entry.message for entry in caplog.records if entry.levelname == "WARNING"] == [
@@ -210,11 +220,13 @@ def collector() -> Iterator[Callable[[int], Collector]]:
         one.server.server_close()
 
 
-def otlp(record: Callable[[], list[Sample]] = lambda: RECORD) -> Collected:
+def otlp(record: Callable[[], list[Sample]] = lambda: RECORD) -> Tally:
     """Measures that are sent as the environment says."""
     from everstep.observability.otlp_metrics import OtlpMetrics
 
-    return Collected([OtlpMetrics(record, "1.2.3", measures=True)])
+    tally = Tally()
+    tally.leaves_by(OtlpMetrics(record, "1.2.3", tally))
+    return tally
 
 
 def attributes(point: Any) -> dict[str, str]:
@@ -256,6 +268,103 @@ def test_every_metric_is_sent_under_its_name(
     assert receiver.resource["service.name"] == "everstep"
     assert receiver.resource["service.version"] == "1.2.3"
     assert receiver.resource["service.instance.id"]
+
+
+def told(data: MetricsData) -> dict[str, Any]:
+    """What an export says, without its moments and what is not known of the time since the export before."""
+    found: dict[str, Any] = {}
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics:
+        temporality = getattr(metric.data, "aggregation_temporality", None)
+        is_total = temporality is not AggregationTemporality.DELTA
+        for point in metric.data.data_points:
+            histogram = isinstance(point, HistogramDataPoint)
+            values: Any = (point.count, point.sum, *point.bucket_counts) if histogram else point.value
+            extremes = (point.min, point.max, *point.explicit_bounds) if histogram and is_total else ()
+            labels = tuple(sorted((point.attributes or {}).items()))
+            found[metric.name, labels] = (metric.unit, metric.description, temporality, values, extremes)
+    return found
+
+
+def opentelemetrys(temporality: dict[type, Any]) -> tuple[Callable[..., None], Callable[[], MetricsData]]:
+    """OpenTelemetry's own instruments: how they are given an observation, and what they make of all."""
+    reader = InMemoryMetricReader(preferred_temporality=temporality)
+    meter = MeterProvider([reader]).get_meter("everstep")
+    instruments: dict[str, Any] = {}
+
+    def add(metric: Metric, value: float, *labels: str) -> None:
+        about = {"name": metric.name, "unit": metric.unit, "description": metric.help}
+        if metric.name not in instruments:
+            instruments[metric.name] = {
+                "counter": lambda: meter.create_counter(**about).add,
+                "gauge": lambda: meter.create_gauge(**about).set,
+                "histogram": lambda: (
+                    meter.create_histogram(**about, explicit_bucket_boundaries_advisory=metric.buckets).record
+                ),
+            }[metric.kind]()
+        instruments[metric.name](value, dict(zip(metric.labels, labels, strict=True)))
+
+    def collected() -> MetricsData:
+        data = reader.get_metrics_data()
+        assert data is not None
+        return data
+
+    return add, collected
+
+
+@pytest.mark.parametrize("preference", ["cumulative", "delta", "lowmemory"])
+def test_what_is_sent_is_what_opentelemetrys_instruments_would_send(
+    monkeypatch: pytest.MonkeyPatch, preference: str
+) -> None:
+    """Export after export: totals since the beginning, or what came since the one before, as the variable says."""
+    from everstep.observability.otlp_metrics import OtlpMetrics
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", preference)
+    tally = Tally()
+    ours = OtlpMetrics(list, "1.2.3", tally)
+    add, theirs = opentelemetrys(OTLPMetricExporter()._preferred_temporality)
+    edges = metric_names.STEP_DURATION.buckets
+    for values in ((0.0, edges[0], edges[0] * 1.01, edges[-1], edges[-1] * 9), (3.5, 1)):
+        for value in values:
+            for measure in (tally.add, add):
+                for graph in ("one", "two"):
+                    measure(metric_names.STEP_DURATION, value, graph)
+                measure(metric_names.STALE_WRITES, value)
+                measure(metric_names.RUNNING_JOBS, value)
+        assert told(ours._collected()) == told(theirs())
+    ours.close()
+
+
+def test_a_counter_of_the_record_is_told_as_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `delta` what came since the export before; with `lowmemory` the total, as it is no counter of ours."""
+    from everstep.observability.otlp_metrics import OtlpMetrics
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    dropped = [7.0]
+    for preference, expected in (("delta", [7, 2]), ("lowmemory", [7, 9])):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", preference)
+        dropped[0] = 7.0
+        metrics = OtlpMetrics(lambda: [Sample(metric_names.SPANS_DROPPED, dropped[0], ("there",))], "1.2.3")
+        found = [told(metrics._collected())]
+        dropped[0] = 9.0
+        found.append(told(metrics._collected()))
+        assert [values for one in found for _, _, _, values, _ in one.values()] == expected
+        metrics.close()
+
+
+def test_a_record_that_cannot_be_read_takes_nothing_else_from_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process measured is sent all the same."""
+    from everstep.observability.otlp_metrics import OtlpMetrics
+
+    def broken() -> list[Sample]:
+        raise OSError("gone")
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    tally = Tally()
+    tally.add(metric_names.STALE_WRITES)
+    metrics = OtlpMetrics(broken, "1.2.3", tally)
+    assert [name for name, _ in told(metrics._collected())] == [metric_names.STALE_WRITES.name]
+    metrics.close()
 
 
 def test_metrics_are_sent_at_an_interval(

@@ -28,8 +28,9 @@ from everstep.clock import ManualClock
 from everstep.errors import StoreUnavailable
 from everstep.nodes.attempt import Attempt
 from everstep.observability import metric_names as names
-from everstep.observability.measures import Collected, Measures
+from everstep.observability.measures import Measures
 from everstep.observability.prometheus import PrometheusPage
+from everstep.observability.tally import Tally
 from everstep.runtime import measuring
 from everstep.runtime.errand import Lines, Voice, Word
 from everstep.runtime.outage import RecordOutage
@@ -52,7 +53,7 @@ def one(state: Log) -> Log:
 def measured(store: Store, graph: Any, **worker: Any) -> Kept:
     """What is measured of one job of the graph."""
     kept = Kept()
-    run(store, graph, measures=Collected([kept]), **worker)
+    run(store, graph, measures=kept, **worker)
     return kept
 
 
@@ -86,12 +87,12 @@ def test_steps_of_a_subgraph_are_its_jobs_one(store: Store) -> None:
 
     kept = Kept()
     graph = chain(inner, ask, one)
-    job = run(store, graph, measures=Collected([kept]))
+    job = run(store, graph, measures=kept)
     assert labels(kept, names.LEG_DURATION) == [("graph", "review")]
     assert len(kept.of(names.STEP_DURATION)) == 1
     (review,) = store.reviews(job)
     store.answer(review.public_id, "respond", value="yes")
-    work(store, graph, measures=Collected([kept]))
+    work(store, graph, measures=kept)
     assert labels(kept, names.LEG_DURATION) == [("graph", "review"), ("graph", "done")]
     assert len(kept.of(names.STEP_DURATION)) == 3
 
@@ -133,7 +134,7 @@ def test_a_drained_job_is_released(store: Store) -> None:
         drained[0].drain()
         return {"log": [1]}
 
-    drained.append(Worker(store, {"graph": chain(node, one)}, measures=Collected([kept])))
+    drained.append(Worker(store, {"graph": chain(node, one)}, measures=kept))
     drained[0].run()
     assert labels(kept, names.LEG_DURATION) == [("graph", "released")]
 
@@ -154,7 +155,7 @@ def test_effects_are_counted_by_what_came_of_them(store: Store) -> None:
 
     def of(graph: Any, input: Any) -> list[tuple[str, ...]]:
         kept = Kept()
-        run(store, graph, input, measures=Collected([kept]))
+        run(store, graph, input, measures=kept)
         return labels(kept, names.EFFECT_OUTCOMES)
 
     assert of(agent(), {"log": [1]}) == [("confirmed",)]
@@ -182,7 +183,7 @@ def test_every_write_of_a_lost_claim_is_counted(store: Store, clock: ManualClock
         job.idempotency_key,
         job.claim_no,
         lambda _error: False,
-        measures=Collected([kept]),
+        measures=kept,
     )
     saver = StepSaver(store, attempt)
     clock.advance(2000)
@@ -205,7 +206,7 @@ def test_a_settlement_of_a_lost_claim_is_counted(store: Store) -> None:
 
     kept = Kept()
     store.enqueue("graph", {"log": []})
-    worker = Worker(store, {"graph": opened}, measures=Collected([kept]))
+    worker = Worker(store, {"graph": opened}, measures=kept)
     ended = threading.Timer(0, lambda: (until(lambda: kept.of(names.LEG_DURATION)), worker.drain()))
     ended.start()
     worker.run()
@@ -266,7 +267,7 @@ async def test_a_node_that_blocks_the_loop_is_seen(monkeypatch: pytest.MonkeyPat
     """What is due wakes late by as long as the loop stood still; and whether the record takes writes is told."""
     monkeypatch.setattr(measuring, "LOOP_EVERY_S", 0.01)
     kept, outage = Kept(), RecordOutage()
-    watching = measuring.Measuring(Collected([kept]), outage, slots=4)
+    watching = measuring.Measuring(kept, outage, slots=4)
     watching.start()
     await asyncio.sleep(0)
     time.sleep(0.3)  # blocks the loop, on purpose
@@ -300,8 +301,9 @@ def test_one_look_at_the_record_serves_all_who_ask(store: Store) -> None:
 
 def test_a_record_that_is_broken_takes_nothing_else_from_the_page(shared: Store) -> None:
     """`everstep_record_up` is 0, what it knows is missing, and what the process measured is there."""
-    page = PrometheusPage(RecordSamples(shared, fresh_s=0), measures=True)
-    Collected([page]).add(names.STALE_WRITES)
+    tally = Tally()
+    page = PrometheusPage(RecordSamples(shared, fresh_s=0), tally)
+    tally.add(names.STALE_WRITES)
     url = page.serve("127.0.0.1", 0)
     assert scrape(url)("everstep_record_up") == 1
     shared.close()
@@ -318,7 +320,7 @@ def test_a_record_that_is_broken_takes_nothing_else_from_the_page(shared: Store)
 def test_a_record_that_does_not_answer_is_not_waited_for() -> None:
     """A server behind a cut network: the page says so after its patience, and has the numbers again afterwards."""
     with fresh_postgres() as near, BlackHole(near.url, "far") as way, Store.open(way.url) as store:
-        page = PrometheusPage(RecordSamples(store, fresh_s=0, patience_s=0.2, stale_s=0), measures=True)
+        page = PrometheusPage(RecordSamples(store, fresh_s=0, patience_s=0.2, stale_s=0), Tally())
         url = page.serve("127.0.0.1", 0)
         until(lambda: scrape(url)("everstep_record_up") == 1, "the record")
         way.close()

@@ -1,4 +1,4 @@
-"""A graph that does a little of all that is measured, and a sink that keeps what is."""
+"""A graph that does a little of all that is measured, and what keeps what is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 
 from everstep import effect
+from everstep.observability.measures import Measures
 from everstep.observability.metric_names import Metric
 from tests.support.jobs import Log, chain
 from tests.support.models import MeteredModel
@@ -78,14 +79,16 @@ def write(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(ROOT)}
 
 
-class Kept:
-    """A sink that keeps what is measured."""
+class Kept(Measures):
+    """Keeps what is measured, each observation."""
+
+    is_on = True
 
     def __init__(self) -> None:
         self.all: list[tuple[Metric, float, tuple[str, ...]]] = []
         self.closed = False
 
-    def add(self, metric: Metric, value: float, labels: tuple[str, ...]) -> None:
+    def add(self, metric: Metric, value: float = 1.0, *labels: str) -> None:
         """Keep one observation."""
         self.all.append((metric, value, labels))
 
