@@ -51,6 +51,8 @@ def test_by_session_everything_works(empty: str, settings: dict[str, str], monke
         url = through(empty, pooled) + "&options=-csearch_path%3Dagents"
         with Store.open(url) as store, Store.open(url) as beside:
             assert settings_of(store) == {**WRITES, **READS}
+            with store.checkpoint_reader.connection() as reader:
+                assert reader.execute("SHOW search_path").fetchone() == {"search_path": "agents"}
             with pytest.raises(StoreUnavailable, match="read-only"):
                 store.read(lambda one: one.exec_driver_sql("DELETE FROM agent_jobs"))
             wakes(store, beside)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import Connection, update
@@ -21,10 +22,12 @@ from everstep.runtime.classify import Verdict
 from everstep.runtime.leg_spans import DeadLegs
 from everstep.runtime.settle import Outcome
 from tests.support.record import claim, settled
+from tests.support.record import fresh as fresh_record
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.both_databases
 ME = "me"
+SHIPPED_S = claiming.FRESH_S
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +36,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claiming, "FRESH_S", 3600.0)
 
 
-def claiming_of(store: Store, **limits: Any) -> Claiming:
-    """What claims for a worker, and looked just now."""
+def unlooked(store: Store, **limits: Any) -> Claiming:
+    """What claims for a worker, and never looked."""
     tracing = from_environment(service_version="0")
-    mine = Claiming(
+    return Claiming(
         store,
         ME,
         lambda: ["graph"],
@@ -45,6 +48,11 @@ def claiming_of(store: Store, **limits: Any) -> Claiming:
         alone_from=2,
         dead_legs=DeadLegs(tracing),
     )
+
+
+def claiming_of(store: Store, **limits: Any) -> Claiming:
+    """What claims for a worker, and looked just now."""
+    mine = unlooked(store, **limits)
     asyncio.run(mine.look([], ahead_s=1.0))
     return mine
 
@@ -164,6 +172,45 @@ def test_an_idle_worker_that_is_told_of_work_claims_without_a_look(
     monkeypatch.setattr(claiming, "FRESH_S", 0.0)
     assert (ring(), heard()) == (False, [])
     assert store.job(second).status == "pending"
+
+
+class Monotonic(NamedTuple):
+    """Stands for `time` where claims are made."""
+
+    seconds: list[float]
+
+    def monotonic(self) -> float:
+        return self.seconds[-1]
+
+
+def test_a_look_holds_for_less_than_a_second(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So long, and no longer, what an idle worker is told of and what a settlement claims need no look of their own."""
+    clock = Monotonic([0.0])  # as on a machine that was booted just now
+    monkeypatch.setattr(claiming, "FRESH_S", SHIPPED_S)
+    monkeypatch.setattr(claiming, "time", clock)
+    for number in range(2):
+        store.enqueue("graph", {"n": number})
+    mine = unlooked(store)
+
+    def claims() -> tuple[bool, int]:
+        mine.offer(1)
+        asked = mine.ring(lambda: None)
+        return asked, len(asyncio.run(mine.heard())) + len(next_of(store, mine, []))
+
+    assert claims() == (False, 0), "it never looked"
+    asyncio.run(mine.look([], ahead_s=1.0))
+    clock.seconds.append(1.0)
+    assert claims() == (False, 0)
+    clock.seconds.append(0.99)
+    assert claims() == (True, 2)
+
+
+def test_a_record_that_is_closed_is_left_to_the_worker(tmp_path: Path) -> None:
+    """Whoever is told of work at the end of everything claims nothing, and raises nothing."""
+    with fresh_record(tmp_path) as store:
+        mine = claiming_of(store)
+    mine.offer(1)
+    assert not mine.ring(lambda: None)
 
 
 def test_what_was_claimed_as_a_worker_was_told_is_known_until_it_hears_of_it(store: Store) -> None:

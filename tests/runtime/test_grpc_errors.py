@@ -39,6 +39,16 @@ class Inactive(RpcError):
         return self._metadata
 
 
+class Broken(RpcError):
+    """One whose methods raise."""
+
+    def code(self) -> Any:
+        raise ValueError("no code")
+
+    def trailing_metadata(self) -> Any:
+        raise ValueError("no metadata")
+
+
 def status_with(*details: Any) -> bytes:
     """A `google.rpc.Status` as it comes in the metadata."""
     status = Status(code=8, message="out of tea")
@@ -67,15 +77,17 @@ def test_the_status_decides_and_proves_nothing(code: Code) -> None:
     assert verdict.kind == expected.get(code.name, "review")
     assert verdict.rule == f"grpc {code.name}"
     assert not verdict.surely_not_sent
+    assert not GRPC[code.name].surely_not_sent, "the rule says so itself, as the documentation shows it"
     assert verdict.outage == ("service_unavailable" if code.name == "UNAVAILABLE" else None)
     assert verdict.service is None  # the error does not say which
 
 
 def test_an_error_without_a_status_is_a_persons() -> None:
-    """The bare type, and a status of a time to come."""
+    """The bare type, a status of a time to come, and one that cannot be asked."""
     assert classify(RpcError()).kind == "review"
     assert classify(Inactive(None)).rule == "grpc WITHOUT A STATUS"
     assert classify(Inactive(Enum("Later", ["NEW_CODE"]).NEW_CODE)).kind == "review"
+    assert classify(Broken()).rule == "grpc WITHOUT A STATUS"
 
 
 def test_details_tell_how_long_to_wait_and_why() -> None:
