@@ -72,31 +72,25 @@ def run(
         return process.exitcode, *(stream.read_bytes() for stream in streams[1:])
 
 
-class Started:
-    """A command that runs, with what `subprocess.Popen` has for one whose output is text in pipes.
+class Running:
+    """A command that runs, with what `subprocess.Popen` has to wait for it and to end it.
 
     Args:
         arguments: Of the command.
         folder: Where it works.
         environment: All of its environment.
-        with_errors: Whether its error output is kept apart, for `stderr`; otherwise it goes where the tests' goes.
+        streams: File descriptors that become its input, its output and its error output; they stay open here.
     """
 
     def __init__(
-        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], with_errors: bool = False
+        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], streams: Sequence[int]
     ) -> None:
-        pipes = [os.pipe() for _ in range(1 + with_errors)]
-        streams = [_Passed(number) for number in ([writer for _, writer in pipes] + [2])[:2]]
-        self._process = CONTEXT.Process(
-            target=_started, args=([*arguments], folder, dict(environment), streams), daemon=True
-        )
+        passed = [_Passed(number) for number in streams]
+        told = ([*arguments], folder, dict(environment), passed)
+        self._process = CONTEXT.Process(target=become, args=told, daemon=True)
         with _starting:
             self._process.start()
         self.pid = cast(int, self._process.pid)
-        for _, writer in pipes:
-            os.close(writer)
-        texts = [os.fdopen(reader, encoding="utf-8") for reader, _ in pipes]
-        self.stdout, self.stderr = texts[0], texts[1] if with_errors else None
 
     @property
     def returncode(self) -> int | None:
@@ -130,6 +124,29 @@ class Started:
         """End it at once."""
         self.send_signal(signal.SIGKILL)
 
+
+class Started(Running):
+    """A command that runs, with what `subprocess.Popen` has for one whose output is text in pipes, and no input.
+
+    Args:
+        arguments: Of the command.
+        folder: Where it works.
+        environment: All of its environment.
+        with_errors: Whether its error output is kept apart, for `stderr`; otherwise it goes where the tests' goes.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], with_errors: bool = False
+    ) -> None:
+        pipes = [os.pipe() for _ in range(1 + with_errors)]
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        outputs = ([writer for _, writer in pipes] + [2])[:2]
+        super().__init__(arguments, folder=folder, environment=environment, streams=[nothing, *outputs])
+        for number in (nothing, *(writer for _, writer in pipes)):
+            os.close(number)
+        texts = [os.fdopen(reader, encoding="utf-8") for reader, _ in pipes]
+        self.stdout, self.stderr = texts[0], texts[1] if with_errors else None
+
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """The rest of its outputs, and its end; it is killed if that takes longer."""
         deadline = threading.Timer(timeout or PATIENCE, self.kill)
@@ -161,10 +178,6 @@ class _Passed:
 
 def _received(passed: Any) -> int:
     return passed.detach()
-
-
-def _started(arguments: list[str], folder: Path, environment: dict[str, str], outputs: list[Any]) -> None:
-    become(arguments, folder, environment, [os.open(os.devnull, os.O_RDONLY), *outputs])
 
 
 def _command(

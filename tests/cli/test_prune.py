@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import select
-import subprocess
 import time
 from pathlib import Path
 
@@ -13,8 +12,9 @@ import pytest
 
 from everstep.checkpoints import space
 from everstep.checkpoints.store import Store
+from tests.cli import forked
 from tests.cli.conftest import Prepared
-from tests.cli.folder import COMMAND, PATIENCE_S, Folder, environment, is_refused
+from tests.cli.folder import PATIENCE_S, Folder, environment, is_refused
 
 DAYS = {"done_days": 30, "failed_days": 90, "key_days": 365, "outage_days": 90}
 
@@ -89,9 +89,7 @@ def test_it_asks_on_a_terminal(copied: Prepared) -> None:
 def on_a_terminal(folder: Folder, answer: str, *arguments: str) -> tuple[str, int]:
     """Run a command on a terminal and answer its question; what was seen there, and the exit code."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=folder.path, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs
-    )
+    process = forked.Running(arguments, folder=folder.path, environment=environment(), streams=[theirs] * 3)
     os.close(theirs)
     seen, end, answered = b"", time.monotonic() + PATIENCE_S, False
     while time.monotonic() < end:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
+from contextlib import closing
 
 import pytest
 
 from everstep.checkpoints import schedules
 from everstep.checkpoints.store import Store
-from tests.cli.folder import COMMAND, PATIENCE_S, TIME, Folder, environment, is_refused
+from tests.cli import forked
+from tests.cli.folder import PATIENCE_S, TIME, Folder, environment, is_refused
 from tests.support.waiting import until
 
 ADD = ("--graph", "count", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin", "--overlap", "skip")
@@ -76,15 +76,12 @@ def test_a_worker_runs_what_is_due(folder: Folder) -> None:
 def test_a_process_of_its_own_fires_until_it_is_stopped(folder: Folder) -> None:
     """`schedules run` fires what becomes due while it runs, and ends in good order at SIGTERM; it runs no job."""
     folder.run("schedules", "add", "nightly", *ADD, "--cron", "* * * * *", *INPUT)
-    command = [*COMMAND, "schedules", "run"]
-    with (
-        subprocess.Popen(command, cwd=folder.path, env=environment(), stderr=subprocess.PIPE, text=True) as running,
-        Store.open(folder.url) as store,
-    ):
+    running = forked.Started(["schedules", "run"], folder=folder.path, environment=environment(), with_errors=True)
+    with closing(running), Store.open(folder.url) as store:
         try:
             is_due(folder)
             until(store.jobs, "the job of the schedule")
-            running.send_signal(signal.SIGTERM)
+            running.terminate()
             told = running.communicate(timeout=PATIENCE_S)[1]
         finally:
             running.kill()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from everstep.checkpoints.schedule import Definition
 from everstep.checkpoints.schema import services, span_destinations
 from everstep.checkpoints.store import Store
 from everstep.observability.metric_names import OF_SERVERS, SLOW_CLIENT_WAIT
+from tests.cli.folder import Folder
 from tests.support import isolated_graphs, measured_graphs
 from tests.support.paid import task_of
 from tests.support.promql import selectors
@@ -136,18 +135,9 @@ def test_a_port_that_is_taken_ends_the_command(shared: Store, tmp_path: Path) ->
     with serving(tmp_path, shared.url, "metrics", "--serve", ANY_PORT) as telling:
         port = telling.url.rpartition(":")[2].split("/")[0]
         for command in (["worker", "--metrics", port], ["metrics", "--serve", f"127.0.0.1:{port}"]):
-            given = {"EVERSTEP_STORE": shared.url, "PYTHONPATH": str(measured_graphs.ROOT), "PATH": "/usr/bin:/bin"}
-            ran = subprocess.run(
-                [sys.executable, "-m", "everstep", *command, "--json"],
-                cwd=tmp_path,
-                env=given,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-            )
-            error = json.loads(ran.stderr.splitlines()[-1])["error"]
-            assert (ran.returncode, error["code"]) == (69, "metrics_address_unavailable")
-            assert f"127.0.0.1:{port}" in error["message"]
+            ran = Folder(tmp_path).run(*command, "--json", EVERSTEP_STORE=shared.url)
+            assert (ran.code, ran.error["code"]) == (69, "metrics_address_unavailable")
+            assert f"127.0.0.1:{port}" in ran.error["message"]
 
 
 def test_a_metrics_process_ends_when_it_is_asked_to(shared: Store, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from langgraph.types import interrupt
 
 from everstep import Store, Worker
 from everstep.errors import SecretInPayload
+from tests.cli.folder import Folder
 from tests.support.jobs import Log, chain
 
 ASYNC_EXIT = """
@@ -53,13 +53,11 @@ def test_sys_exit_in_an_async_node_counts_against_its_job(tmp_path: Path) -> Non
     (tmp_path / "langgraph.json").write_text('{"graphs": {"leave": "./agent.py:graph"}, "dependencies": ["."]}')
     with Store.open(f"sqlite:///{tmp_path / 'everstep.db'}") as store:
         job, _ = store.enqueue("leave", {"n": 1})
-        command = [sys.executable, "-m", "everstep", "worker", "--until-idle"]
-        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-        assert ran.returncode == 1
-        assert "worker_ended" in ran.stderr
-        assert "Traceback" not in ran.stderr
-        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-        assert ran.returncode == 0
+        ran = Folder(tmp_path).run("worker", "--until-idle")
+        assert ran.code == 1
+        assert "worker_ended" in ran.err
+        assert "Traceback" not in ran.err
+        assert Folder(tmp_path).run("worker", "--until-idle").code == 0
         job = store.job(job.public_id)
         error = json.loads(job.error_json or "")
         assert (job.status, job.failures, error["code"], error["exit_code"]) == ("failed", 0, "worker_died", 3)

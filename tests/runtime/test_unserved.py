@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.graphs.loader import GraphCatalogue
 from everstep.runtime.unserved import Unserved
+from tests.cli.folder import Folder
 from tests.support.jobs import chain, run
 from tests.support.record import claim
 
@@ -70,8 +69,7 @@ def test_the_command_names_the_configuration_that_lacks_the_graph(tmp_path: Path
     (tmp_path / "langgraph.json").write_text(json.dumps({"graphs": {"known": "./agent.py:graph"}}))
     with Store.open(f"sqlite:///{tmp_path / 'everstep.db'}") as store:
         store.enqueue("mali", {})
-    command = [sys.executable, "-m", "everstep", "worker", "--until-idle", "--json"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.returncode, ran.stdout) == (0, "")
-    (warning,) = (line for line in ran.stderr.splitlines() if "[warning]" in line)
+    ran = Folder(tmp_path).run("worker", "--until-idle", "--json")
+    assert (ran.code, ran.out) == (0, "")
+    (warning,) = (line for line in ran.err.splitlines() if "[warning]" in line)
     assert f"1 job waits for the graph 'mali', which {tmp_path / 'langgraph.json'} does not name; add it" in warning

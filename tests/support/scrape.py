@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +11,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.cli import forked
+from tests.cli.folder import environment
 from tests.support.waiting import PATIENCE, until
 
-_FOREIGN = ("EVERSTEP_", "OTEL_", "LANGFUSE_")
 _URL = re.compile(r"metrics: (http://\S+)")
 
 
@@ -63,7 +62,7 @@ class Serving:
         url: Where.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: forked.Running, log: Path) -> None:
         self.process = process
         self._log = log
         self.url = until(self._said, "the address of the metrics")
@@ -83,16 +82,11 @@ class Serving:
 @contextmanager
 def serving(folder: Path, store_url: str, *command: str, **variables: str) -> Iterator[Serving]:
     """Run `everstep COMMAND` in the folder; ended at the end."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     log = folder / f"{len(list(folder.glob('*.serving')))}.serving"
-    with log.open("wb") as written:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "everstep", *command],
-            cwd=folder,
-            env={**kept, "EVERSTEP_STORE": store_url, **variables},
-            stdout=written,
-            stderr=subprocess.STDOUT,
-        )
+    given = environment(EVERSTEP_STORE=store_url, **variables)
+    with log.open("wb") as written, open(os.devnull) as nothing:
+        streams = [nothing.fileno(), written.fileno(), written.fileno()]
+        process = forked.Running(command, folder=folder, environment=given, streams=streams)
     try:
         yield Serving(process, log)
     finally:
