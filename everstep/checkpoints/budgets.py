@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, func, literal, select, update
+from sqlalchemy import CTE, ColumnElement, Connection, Select, bindparam, func, literal, select, update
 
 from everstep.checkpoints import job_statements, jobs, reviews
 from everstep.checkpoints.answers import MISSING
@@ -20,6 +20,7 @@ from everstep.checkpoints.policy import Budget
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import reviews as reviews_table
+from everstep.checkpoints.statements import Statement
 from everstep.errors import PayloadInvalid, ReviewAnswerInvalid
 
 Code = Literal["budget_exceeded", "price_unknown", "usage_unknown"]
@@ -103,17 +104,12 @@ def of_json(budget_json: str | None) -> Budget:
 
 def accounts(connection: Connection, job_ids: Sequence[int]) -> dict[int, Account]:
     """The accounts of jobs, by row id."""
+    if len(job_ids) == 1:
+        return dict(map(_read, _OF_ONE.run(connection, {"job": job_ids[0]}).fetchall()))
     found: dict[int, Account] = {}
     for start in range(0, len(job_ids), _AT_ONCE):
-        ids = job_ids[start : start + _AT_ONCE]
-        used = _used(connection, ids)
-        parent = agent_jobs.alias("parent")
-        rows = connection.execute(
-            select(agent_jobs.c.id, agent_jobs.c.public_id, agent_jobs.c.budget_json, parent.c.public_id.label("above"))
-            .select_from(agent_jobs.outerjoin(parent, parent.c.id == agent_jobs.c.parent_id))
-            .where(agent_jobs.c.id.in_(ids))
-        )
-        found |= {row.id: Account(row.public_id, row.above, of_json(row.budget_json), used[row.id]) for row in rows}
+        some = _some(agent_jobs.c.id.in_(job_ids[start : start + _AT_ONCE]))
+        found |= dict(map(_read, connection.execute(_accounts_of(some)).all()))
     return found
 
 
@@ -125,11 +121,11 @@ def family(connection: Connection, job_id: int, *, lock: bool = False) -> list[A
         job_id: Row id of the job.
         lock: Hold their limits as they are until the transaction ends.
     """
-    ids = list(_line(connection, job_id))
     if lock:
-        connection.execute(select(agent_jobs.c.id).where(agent_jobs.c.id.in_(ids)).with_for_update()).all()
-    by_id = accounts(connection, ids)
-    return [by_id[one] for one in ids if one in by_id]
+        line = select(_line().c.id)
+        query = select(agent_jobs.c.id).where(agent_jobs.c.id.in_(line)).order_by(agent_jobs.c.id).with_for_update()
+        connection.execute(query, {"job": job_id}).all()
+    return [account for _, account in map(_read, _OF_LINE.run(connection, {"job": job_id}).fetchall())]
 
 
 def binding(connection: Connection, job_id: int) -> list[Account]:
@@ -276,7 +272,7 @@ def _set(connection: Connection, job_id: int, limits: Any) -> None:
 
 def _release(connection: Connection, job_id: int, *, now: int, by: str) -> list[Review]:
     """Answer the budget reviews of a job and its descendants that hold no more."""
-    below = _below([job_id])
+    below = _below(_some(agent_jobs.c.id == job_id))
     waiting = select(reviews_table.c.public_id, reviews_table.c.job_id).where(
         reviews_table.c.kind == "budget",
         reviews_table.c.status == "open",
@@ -340,35 +336,59 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6f}".rstrip("0").rstrip(".")
 
 
-def _line(connection: Connection, job_id: int) -> Iterable[int]:
-    """A job and its ancestors, from the job up."""
+def _line() -> CTE:
+    """Job `job` and its ancestors: `id`; `depth`, which is 0 for the job."""
     line = (
         select(agent_jobs.c.id, agent_jobs.c.parent_id, literal(0).label("depth"))
-        .where(agent_jobs.c.id == job_id)
+        .where(agent_jobs.c.id == bindparam("job"))
         .cte("line", recursive=True)
     )
     above = select(agent_jobs.c.id, agent_jobs.c.parent_id, line.c.depth + 1)
-    line = line.union_all(above.where(agent_jobs.c.id == line.c.parent_id))
-    return connection.execute(select(line.c.id).order_by(line.c.depth)).scalars()
+    return line.union_all(above.where(agent_jobs.c.id == line.c.parent_id))
 
 
-def _below(job_ids: Sequence[int]) -> Any:
-    """Jobs and their descendants, as a table: `root`, one of the jobs; `id`, it or a descendant of it."""
-    below = (
-        select(agent_jobs.c.id.label("root"), agent_jobs.c.id.label("id"))
-        .where(agent_jobs.c.id.in_(job_ids))
-        .cte("below", recursive=True)
-    )
+def _some(which: ColumnElement[bool]) -> CTE:
+    """Jobs, each by itself: `id`, `depth`."""
+    return select(agent_jobs.c.id, literal(0).label("depth")).where(which).cte("some")
+
+
+def _below(roots: CTE) -> CTE:
+    """Jobs and their descendants: `root`, one of the jobs; `id`, it or a descendant of it."""
+    below = select(roots.c.id.label("root"), roots.c.id.label("id")).cte("below", recursive=True)
     return below.union_all(select(below.c.root, agent_jobs.c.id).where(agent_jobs.c.parent_id == below.c.id))
 
 
-def _used(connection: Connection, job_ids: Sequence[int]) -> dict[int, Use]:
-    below = _below(job_ids)
+def _accounts_of(roots: CTE) -> Select[Any]:
+    """The accounts of the jobs that a table with `id` and `depth` names, by depth; `_read` reads a row of it."""
+    below = _below(roots)
     sums = (
-        func.sum(agent_jobs.c.step),
-        func.sum(agent_jobs.c.run_ms),
-        func.sum(agent_jobs.c.input_tokens + agent_jobs.c.output_tokens),
-        func.sum(agent_jobs.c.cost_micros),
+        func.sum(agent_jobs.c.step).label("steps"),
+        func.sum(agent_jobs.c.run_ms).label("run_ms"),
+        func.sum(agent_jobs.c.input_tokens + agent_jobs.c.output_tokens).label("tokens"),
+        func.sum(agent_jobs.c.cost_micros).label("cost_micros"),
     )
-    query = select(below.c.root, *sums).where(agent_jobs.c.id == below.c.id).group_by(below.c.root)
-    return {int(root): Use(*(int(number) for number in used)) for root, *used in connection.execute(query).all()}
+    used = select(below.c.root, *sums).where(agent_jobs.c.id == below.c.id).group_by(below.c.root).subquery("used")
+    one, parent = agent_jobs.alias("one"), agent_jobs.alias("parent")
+    return (
+        select(
+            one.c.id,
+            one.c.public_id,
+            parent.c.public_id.label("above"),
+            one.c.budget_json,
+            *(used.c[column.name] for column in sums),
+        )
+        .select_from(roots)
+        .join(used, used.c.root == roots.c.id)
+        .join(one, one.c.id == roots.c.id)
+        .outerjoin(parent, parent.c.id == one.c.parent_id)
+        .order_by(roots.c.depth)
+    )
+
+
+def _read(row: Sequence[Any]) -> tuple[int, Account]:
+    id_, public_id, above, budget_json, *used = row
+    return int(id_), Account(public_id, above, of_json(budget_json), Use(*(int(number) for number in used)))
+
+
+_OF_ONE = Statement(_accounts_of(_some(agent_jobs.c.id == bindparam("job"))))
+_OF_LINE = Statement(_accounts_of(_line()))
