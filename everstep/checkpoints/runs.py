@@ -140,11 +140,7 @@ def create(
     paused = next((job for job in live if job.status == "review"), None)
     answer = (request.command or {}).get("resume", NO_ANSWER)
     if answer is not NO_ANSWER and (paused is None or going):
-        raise JobStateConflict(
-            "no question waits for an answer on this thread",
-            next_step="look at the thread's state: it was answered before, or the run still goes on",
-            thread=thread_id,
-        )
+        raise _not_asked(connection, going, thread_id)
     if paused is not None and not going and (request.command or request.input is None) and request.checkpoint is None:
         return _continue(connection, request, paused, answer, now, actor)
     if going and request.strategy == "reject":
@@ -166,6 +162,20 @@ def create(
         for job in going:
             _give_way(connection, job, request.strategy, now, actor)
     return _begin(connection, request, thread_id, owner, now, actor, policy, waits=bool(going))
+
+
+def _not_asked(connection: Connection, going: Sequence[Job], thread_id: str) -> JobStateConflict:
+    """A client answers, and no run of the thread has ended with a question."""
+    of_going = (review for job in going for review in reviews.of_job(connection, job.id))
+    beside = next((review.public_id for review in of_going if review.status == "open"), None)
+    if beside is None:
+        next_step = "look at the thread's state: it was answered before, or the run still goes on"
+    else:
+        next_step = (
+            "more of the run is under way, such as a wait for a signal: answer when the thread is interrupted,"
+            f" or the review itself: POST /everstep/reviews/{beside}/answer"
+        )
+    return JobStateConflict("no question waits for an answer on this thread", next_step=next_step, thread=thread_id)
 
 
 def cancel(connection: Connection, run: Run, *, now: int, actor: str, rollback: bool = False) -> Run:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langgraph.types import interrupt
 from langgraph_sdk import get_sync_client
+from langgraph_sdk.errors import ConflictError
 
 from everstep import wait_for
 from everstep.checkpoints.store import Store
@@ -96,3 +97,24 @@ def test_a_question_beside_a_wait_is_told_as_one(sdk: Any, store: Store) -> None
     assert [one["value"] for asked in shown["interrupts"].values() for one in asked] == ["which?"]
     final = sdk.runs.wait(thread, "both", command={"resume": "this"})
     assert final["log"] == ["in", "went", "this"]
+
+
+def test_a_question_beside_a_wait_is_answered_as_a_review(sdk: Any, store: Store) -> None:
+    """While the run waits for something else a client cannot resume it, and is told where the answer can be given."""
+    thread = sdk.threads.create()["thread_id"]
+    sdk.runs.create(thread, "both", input={"log": ["in"]})
+    until(lambda: store.jobs()[0].status == "pending" and store.reviews(), "a parked job with a question")
+    (review,) = store.reviews()
+    asked = {
+        task["name"]: [one["value"] for one in task["interrupts"]] for task in sdk.threads.get_state(thread)["tasks"]
+    }
+    assert asked == {"node_0": [], "node_1": ["which?"]}
+    with pytest.raises(ConflictError) as refused:
+        sdk.runs.create(thread, "both", command={"resume": "this"})
+    assert f"/everstep/reviews/{review.public_id}/answer" in refused.value.response.json()["next_step"]
+    store.answer(review.public_id, "respond", value="this")
+    until(lambda: store.jobs()[0].status == "pending" and store.jobs()[0].claim_no == 2, "the answered job's next wait")
+    assert (sdk.threads.get(thread)["status"], sdk.runs.list(thread)[0]["status"]) == ("busy", "pending")
+    store.emit("go", "went")
+    until(lambda: sdk.threads.get(thread)["status"] == "idle", "the end of the run")
+    assert sdk.threads.get_state(thread)["values"]["log"] == ["in", "went", "this"]
