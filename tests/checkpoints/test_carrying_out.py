@@ -75,6 +75,32 @@ def test_what_is_carried_out_comes_after_what_is_held(store: Store) -> None:
     assert notes(store.path) == ["held", "waited"]
 
 
+@pytest.mark.usefixtures("patient")
+def test_what_comes_as_a_thread_takes_its_turn_is_written_before_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a thread is alone is decided when it has its turn, not when it looked before."""
+    of_record: Any = store._writer  # pyright: ignore[reportPrivateUsage]
+    comes = [lambda: store.write(note("came"), patient=True)]
+
+    class Turn:
+        """Has something come before a thread gets its turn."""
+
+        really = of_record._turn
+
+        def __enter__(self) -> None:
+            if comes:
+                comes.pop()()
+            self.really.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.really.release()
+
+    monkeypatch.setattr(of_record, "_turn", Turn())
+    assert store.carry_out(note("waited")) == "waited"
+    assert notes(store.path) == ["came", "waited"]
+
+
 def standing(halt: Halt) -> Callable[[Connection], str]:
     """An operation that adds a note and stands before its end."""
 
