@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection
 
-from everstep.checkpoints import claims, jobs, sqlite, writer
+from everstep.checkpoints import budgets, claims, jobs, sqlite, writer
 from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.policy import Budget, JobPolicy
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
 from everstep.runtime import claiming
@@ -138,3 +140,19 @@ def test_an_empty_job_of_the_worker_is_at_most_31_statements_and_2_commits(count
     assert len(statements) <= 31 * JOBS + beside, f"{len(statements) / JOBS}" + "\n".join(sorted(statements))
     selected = sum("reviews" in each or each.startswith("SELECT thread_id") for each in statements)
     assert selected <= JOBS + 5, "what a run came to is known: neither reviews nor the last checkpoint are read"
+
+
+def test_what_binds_a_child_is_two_statements_that_are_built_once(counted: Counted) -> None:
+    """The job's own look, then all accounts up to the oldest ancestor in one: a step under a budget asks for both."""
+    store = counted.store
+    job, policy = None, JobPolicy(budget=Budget(steps=9))
+    for number in range(3):
+        job = store.enqueue("graph", {"n": number}, policy=policy, parent=job and job.public_id).job
+    assert job is not None
+    row_id = job.id
+    ask = partial(store.read, lambda connection: budgets.binding(connection, row_id))
+    assert len(ask()) == 3  # the connection is open
+    counted.planned.clear()
+    statements, _ = counted.during(ask)
+    assert sum(each.startswith(("SELECT", "WITH")) for each in statements) == 2, statements
+    assert counted.planned == []
