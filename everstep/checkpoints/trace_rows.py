@@ -20,7 +20,7 @@ from everstep.checkpoints.schema import effects, evidence, job_events, reviews, 
 _AT_ONCE = 500
 _UUID_EPOCH = 0x01B21DD213814000
 """100 ns ticks between the Gregorian reform, from which UUIDv6 counts (RFC 9562, section 5.6), and 1970."""
-_PULL = "~__pregel_pull"
+_PULL, _PUSH = "~__pregel_pull", "~__pregel_push"
 ERROR, INTERRUPT = "__error__", "__interrupt__"
 
 _checkpoints = table(
@@ -77,12 +77,14 @@ class SavedTask:
         node: The node.
         failed: Whether an exception is stored for it.
         paused: Whether an interrupt is stored for it.
+        sent: Which of the checkpoint's `Send`s it is, from 0; None of a node that was called by its channel.
     """
 
     task_id: str
     node: str
     failed: bool
     paused: bool
+    sent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,12 @@ def moves(connection: Connection, job_id: int) -> list[Move]:
         job_events.c.reason,
     )
     return [Move(*row) for row in connection.execute(query.where(job_events.c.job_id == job_id).order_by("id"))]
+
+
+def last_reason(connection: Connection, job_id: int) -> str:
+    """Why a job's status changed last."""
+    query = select(job_events.c.reason).where(job_events.c.job_id == job_id).order_by(job_events.c.id.desc())
+    return connection.execute(query.limit(1)).scalar() or ""
 
 
 def steps(connection: Connection, thread_id: str, job_id: str) -> Iterator[SavedStep]:
@@ -207,7 +215,7 @@ def tasks(
         )
         for checkpoint_id, path, task_id, failed, paused in connection.execute(query):
             if (node := _node(path)) is not None:
-                task = SavedTask(task_id, node, failed > 0, paused > 0)
+                task = SavedTask(task_id, node, failed > 0, paused > 0, _sent(path))
                 found.setdefault(checkpoint_id, []).append(task)
     return found
 
@@ -275,3 +283,9 @@ def _node(path: str) -> str | None:
     if kind == _PULL:
         return None if rest.startswith("__") else rest
     return "" if path else None
+
+
+def _sent(path: str) -> int | None:
+    kind, _, rest = path.partition(", ")
+    number = rest.partition(",")[0]
+    return int(number) if kind == _PUSH and number.isdecimal() else None

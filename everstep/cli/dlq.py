@@ -11,6 +11,7 @@ import click
 
 from everstep.cli.confirm import require_consent, yes_option
 from everstep.cli.dlq_evidence import evidence_view, letter_view, print_letter
+from everstep.cli.exceptions import verbose_option
 from everstep.cli.options import config_option, json_option, opened, store_option
 from everstep.cli.views import print_json, short_error, text
 from everstep.errors import EX_DATAERR, EverstepError, JobStateConflict, PayloadInvalid
@@ -161,10 +162,11 @@ def _chosen(
 
 @dlq.command()
 @click.argument("job_id", metavar="JOB")
+@verbose_option
 @store_option
 @json_option
 @click.pass_context
-def show(context: click.Context, job_id: str, store_url: str, as_json: bool) -> None:
+def show(context: click.Context, job_id: str, verbose: bool, store_url: str, as_json: bool) -> None:
     """Show a dead letter: the exceptions, the last steps, effects, reviews, evidence, traces, and what to do next."""
     store_url, as_json = _options(context, store_url, as_json)
     with opened(store_url) as store:
@@ -172,7 +174,7 @@ def show(context: click.Context, job_id: str, store_url: str, as_json: bool) -> 
     if as_json:
         print_json(view)
     else:
-        print_letter(view)
+        print_letter(view, verbose=verbose)
 
 
 def _failed(job: Job) -> Job:

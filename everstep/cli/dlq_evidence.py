@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everstep.cli.exceptions import chain_lines
 from everstep.cli.views import harmless, text
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def evidence_view(store: Store, job: Job) -> dict[str, Any]:
     return views.evidence(store, job)
 
 
-def print_letter(view: dict[str, Any]) -> None:
-    """Write what `evidence_view` gave for a person."""
+def print_letter(view: dict[str, Any], *, verbose: bool) -> None:
+    """Write what `evidence_view` gave for a person; `verbose`: with the places in libraries."""
     click.echo(f"job        {view['id']}  {click.style('failed', fg='red', bold=True)} at {view['failed_at']}")
     click.echo(
         f"graph      {text(view['graph'])}, step {view['step']}"
@@ -39,7 +40,7 @@ def print_letter(view: dict[str, Any]) -> None:
     click.echo(f"input      {text(view['input'])}")
     links = view["chain"] or [view["error"]]
     sections: list[tuple[str, list[str]]] = [
-        ("what went wrong", [line for link in links if link for line in _link(link)]),
+        ("what went wrong", list(chain_lines([link for link in links if link], verbose=verbose))),
         (
             "last steps",
             [
@@ -67,15 +68,6 @@ def print_letter(view: dict[str, Any]) -> None:
             click.secho(f"\n{title}", bold=True)
             for line in lines:
                 click.echo(f"  {harmless(line)}")
-
-
-def _link(link: dict[str, Any]) -> list[str]:
-    where = f"    at {text(link['where'], 300)}" if link.get("where") else ""
-    return [
-        line
-        for line in (f"{link.get('type') or link.get('code')}: {text(link.get('message', ''), 500)}", where)
-        if line
-    ]
 
 
 def _kept(row: dict[str, Any]) -> list[str]:

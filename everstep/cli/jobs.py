@@ -9,6 +9,7 @@ import click
 
 from everstep.cli.acceptance import acceptance_lines, acceptance_view
 from everstep.cli.budget import budget_lines
+from everstep.cli.exceptions import chain_lines, place_lines, verbose_option
 from everstep.cli.legs import leg_lines, legs_view
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.paid import paid_lines
@@ -70,9 +71,10 @@ def _table(found: Sequence[Job]) -> list[str]:
 @click.command()
 @click.argument("job_id", metavar="JOB")
 @click.option("--all-effects", is_flag=True, help=f"Every effect of the job, not only its newest {SHOWN_EFFECTS}.")
+@verbose_option
 @store_option
 @json_option
-def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
+def show(job_id: str, all_effects: bool, verbose: bool, store_url: str, as_json: bool) -> None:
     """Show a job: state, steps, attempts, effects, reviews, evidence, and what to do next.
 
     JOB is an id, or its first characters as long as they fit one job only.
@@ -100,10 +102,10 @@ def show(job_id: str, all_effects: bool, store_url: str, as_json: bool) -> None:
     if as_json:
         print_json(view)
     else:
-        _print_job(view, with_legs=links.lead_somewhere)
+        _print_job(view, with_legs=links.lead_somewhere, verbose=verbose)
 
 
-def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
+def _print_job(view: dict[str, Any], *, with_legs: bool, verbose: bool) -> None:
     status = click.style(view["status"], fg=STATUS_COLOURS[view["status"]], bold=True)
     click.echo(f"job        {view['id']}  {status}")
     click.echo(
@@ -139,15 +141,16 @@ def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
     if view["error"]:
         error = view["error"]
         click.echo(f"error      {text(error.get('type') or error['code'])}: {text(error['message'], 500)}")
-        if error.get("where"):
-            click.echo(f"           {text(error['where'], 2000)}")
+        chain: list[dict[str, Any]] = error.get("chain") or [{}]
+        for line in (*place_lines(chain[0], verbose=verbose), *chain_lines(chain[1:], verbose=verbose)):
+            click.echo(f"       {harmless(line)}")
     shown, effects = len(view["effects"]), view["effects_count"]
     left_out = f" (the newest {shown} of {effects}; all of them: --all-effects)" if shown < effects else ""
     for title, rows in (
         (f"effects{left_out}", [_effect_line(effect) for effect in view["effects"]]),
         ("reviews", [_review_line(review) for review in view["reviews"]]),
         ("waits", [_wait_line(wait) for wait in view["waits"]]),
-        ("evidence", [f"{row['at']}  {row['kind']}: {text(row['detail'], 160)}" for row in view["evidence"]]),
+        ("evidence", [f"{row['at']}  {row['kind']}: {text(_brief(row['detail']), 160)}" for row in view["evidence"]]),
         ("history", [_event_line(event) for event in view["events"]]),
         ("traces", leg_lines(view["legs"], view["id"]) if with_legs else []),
     ):
@@ -156,6 +159,11 @@ def _print_job(view: dict[str, Any], *, with_legs: bool) -> None:
             for row in rows:
                 click.echo(f"  {harmless(row)}")
     click.echo(f"\nnext       {harmless(view['next_action'])}")
+
+
+def _brief(detail: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a failure without its exceptions, which are shown above."""
+    return {key: value for key, value in detail.items() if key != "chain"}
 
 
 def _effect_line(effect: dict[str, Any]) -> str:

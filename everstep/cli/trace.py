@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from everstep.cli.exceptions import verbose_option
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import print_json
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 @click.option("--leg", type=click.IntRange(1), metavar="N", help="Only this leg (attempt by one worker).")
 @click.option("--errors", is_flag=True, help="Only what failed, and what it happened in.")
 @click.option("--all", "everything", is_flag=True, help="Draw every step, also of long runs that went well.")
+@verbose_option
 @click.option("--html", metavar="FILE", help="Write a page to send to a colleague; - for stdout.")
 @click.option("--otlp", metavar="FILE", help="Write an OTLP export (JSON if FILE ends in .json); - for stdout.")
 @store_option
@@ -27,6 +29,7 @@ def trace(
     leg: int | None,
     errors: bool,
     everything: bool,
+    verbose: bool,
     html: str | None,
     otlp: str | None,
     store_url: str,
@@ -74,16 +77,16 @@ def trace(
         write(html, [page(tree)])
         click.echo(f"wrote {tree.count()} entries to {'stdout' if html == '-' else html}", err=True)
     else:
-        _draw(tree, everything=everything)
+        _draw(tree, everything=everything, verbose=verbose)
 
 
-def _draw(tree: TraceTree, *, everything: bool) -> None:
+def _draw(tree: TraceTree, *, everything: bool, verbose: bool) -> None:
     from rich.console import Console
 
     from everstep.cli.trace_screen import lines
 
     console = Console(highlight=False)
-    for line in lines(tree, everything=everything):
+    for line in lines(tree, everything=everything, verbose=verbose):
         with console.capture() as drawn:  # a console that writes itself makes a reader who left exit code 1
             console.print(line, soft_wrap=not console.is_terminal)
         click.echo(drawn.get(), nl=False, color=True)

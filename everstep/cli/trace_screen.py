@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -24,15 +25,23 @@ MESSAGE, PLACES = 300, 3
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)$', re.MULTILINE)
 
 
-def lines(tree: TraceTree, *, everything: bool = False) -> Iterator[Text]:
+@dataclass(frozen=True)
+class _Options:
+    everything: bool
+    verbose: bool
+    now_ns: int
+
+
+def lines(tree: TraceTree, *, everything: bool = False, verbose: bool = False) -> Iterator[Text]:
     """The lines of the drawing, the head first.
 
     Args:
         tree: The trace.
         everything: Neither fold nor cut.
+        verbose: Tell of an error every place it was raised through, also those in libraries.
     """
     yield _head(tree)
-    drawn = _drawn(tree.nodes, "", everything, tree.drawn_at_ns)
+    drawn = _drawn(tree.nodes, "", _Options(everything, verbose, tree.drawn_at_ns))
     if everything:
         yield from drawn
     else:
@@ -87,8 +96,8 @@ def _head(tree: TraceTree) -> Text:
     return head
 
 
-def _drawn(nodes: Sequence[Node], before: str, everything: bool, now_ns: int) -> Iterator[Text]:
-    groups = list(_folded(nodes, everything))
+def _drawn(nodes: Sequence[Node], before: str, options: _Options) -> Iterator[Text]:
+    groups = list(_folded(nodes, options.everything))
     for place, group in enumerate(groups):
         is_last = place == len(groups) - 1
         corner, below = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
@@ -96,10 +105,10 @@ def _drawn(nodes: Sequence[Node], before: str, everything: bool, now_ns: int) ->
             yield Text.assemble((before + corner, "dim"), (_summary(group), "dim"))
             continue
         node = group[0]
-        yield _line(node, before + corner, now_ns)
+        yield _line(node, before + corner, options.now_ns)
         inner = before + below
-        yield from (Text.assemble((inner, "dim"), more) for more in _more(node))
-        yield from _drawn(node.children, inner, everything, now_ns)
+        yield from (Text.assemble((inner, "dim"), more) for more in _more(node, options.verbose))
+        yield from _drawn(node.children, inner, options)
 
 
 def _folded(nodes: Sequence[Node], everything: bool) -> Iterator[list[Node]]:
@@ -159,9 +168,13 @@ def _line(node: Node, before: str, now_ns: int) -> Text:
     return line
 
 
-def _more(node: Node) -> Iterator[Text]:
+def _more(node: Node, verbose: bool) -> Iterator[Text]:
     if node.kind == "step" and node.is_wrong and node.stack:
-        yield from (Text(plain(f"at {place}", 160), "dim") for place in _places(node.stack)[:PLACES])
+        own, every = _places(node.stack), _places(node.whole_stack or node.stack)
+        shown = every if verbose else own[:PLACES]
+        yield from (Text(plain(f"at {place}", 160), "dim") for place in shown)
+        if more := len(every) - len(shown):
+            yield Text(f"({more} more {'place' if more == 1 else 'places'}: --verbose)", "dim")
     if node.resume and not any(child.resume for child in node.children):
         yield Text.assemble(("next: ", "bold"), plain(node.resume))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from langgraph.errors import GraphBubbleUp
 
 from everstep.credentials import LONGEST_TEXT, without_secrets
-from everstep.observability import names
+from everstep.observability import frames, names
 from everstep.observability.attributes import STACK_LIMIT, STATUS_LIMIT, bounded
 
 
@@ -21,13 +21,15 @@ class Failure:
         kind: The class, with its module unless it is a builtin: few distinct values, fit for grouping.
         message: The exception's own text, bounded.
         description: `Type: message`, what a person reads first.
-        stack: The stack trace, at most 8 KiB.
+        stack: The stack trace, of the user's own frames only where there are any (`frames.own`); at most 8 KiB.
+        whole_stack: The stack trace with all frames, at most 8 KiB.
     """
 
     kind: str
     message: str
     description: str
-    stack: str
+    stack: str = ""
+    whole_stack: str = ""
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -40,7 +42,7 @@ class Failure:
         return {
             names.EXCEPTION_TYPE: self.kind,
             names.EXCEPTION_MESSAGE: self.message,
-            names.EXCEPTION_STACKTRACE: self.stack,
+            names.EXCEPTION_STACKTRACE: self.whole_stack,
         }
 
     @classmethod
@@ -52,16 +54,39 @@ class Failure:
             message = without_secrets(bounded(str(error), LONGEST_TEXT))
         except Exception:
             message = "(the exception has no readable text)"
-        try:
-            stack = without_secrets(bounded("".join(traceback.format_exception(error)), LONGEST_TEXT))
-        except Exception:
-            stack = ""
+        stacks: list[str] = []
+        for write in (frames.folded, _whole):
+            try:
+                stacks.append(bounded(without_secrets(bounded(write(error), LONGEST_TEXT)), STACK_LIMIT))
+            except Exception:
+                stacks.append("")
         return cls(
             kind=name if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
             message=bounded(message, STATUS_LIMIT),
             description=bounded(f"{name}: {message}" if message else name, STATUS_LIMIT),
-            stack=bounded(stack, STACK_LIMIT),
+            stack=stacks[0],
+            whole_stack=stacks[1],
         )
+
+    def because(self, reason: str) -> Failure:
+        """The failure with the reason of what is done about it in its description; see `explained`."""
+        return replace(self, description=explained(self.description, self.kind, reason))
+
+
+def explained(description: str, kind: str, reason: str) -> str:
+    """What failed and what is done about it, in one sentence, as a leg's span and `everstep trace` say it.
+
+    Args:
+        description: `Type: message`.
+        kind: The exception's class, with its module.
+        reason: Why the job was settled as it was, as its history has it.
+    """
+    said = without_secrets(bounded(reason.removeprefix(f"{kind}: "), STATUS_LIMIT))
+    return bounded(f"{description} ({said})" if said and said not in description else description, STATUS_LIMIT)
+
+
+def _whole(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def is_failure(error: BaseException) -> bool:

@@ -145,7 +145,9 @@ class Leg:
     def met_outage(self, service: str, symptom: str) -> None:
         """The leg ends because a service is out."""
 
-    def outcome(self, outcome: Outcome | None, *, error: BaseException | None = None, detail: str = "") -> None:
+    def outcome(
+        self, outcome: Outcome | None, *, error: BaseException | None = None, detail: str = "", reason: str = ""
+    ) -> None:
         """Tell how the leg ended, before it is left; what is told last counts.
 
         Args:
@@ -154,6 +156,7 @@ class Leg:
                 (another worker has the job). None: nobody knows.
             error: What went wrong, if anything did; an interrupt is not.
             detail: One sentence for people.
+            reason: Why an error led to that outcome, as the job's history has it.
         """
 
     def price_by(self, prices: Mapping[str, Price]) -> None:

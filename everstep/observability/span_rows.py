@@ -37,7 +37,8 @@ class StoredSpan:
         is_error: Whether its status is ERROR.
         is_warning: Whether its failure is one that was tried again.
         message: `Type: message` of a failure, else what it says of itself.
-        stack: The stack trace of its exception.
+        stack: The stack trace of its exception, of the user's own frames only where that is told apart.
+        whole_stack: The stack trace with all frames.
         attributes: What `everstep.*`, `gen_ai.*` and `error.*` tell, without content (prompts, answers, arguments,
             results), which is in the record only where capturing it was switched on.
     """
@@ -51,6 +52,7 @@ class StoredSpan:
     is_warning: bool
     message: str
     stack: str | None
+    whole_stack: str | None
     attributes: dict[str, str | int | float | bool]
 
 
@@ -66,6 +68,7 @@ def read(body: bytes) -> Iterator[StoredSpan]:
             told = {one.key: _plain(one.value) for one in span.attributes if one.key not in _CONTENT}
             is_error = span.status.code == Status.StatusCode.STATUS_CODE_ERROR
             is_warning = told.get(names.OBSERVATION_LEVEL) == names.LEVEL_WARNING
+            whole = _stack(span.events)
             yield StoredSpan(
                 span_id=span.span_id.hex(),
                 parent_id=span.parent_span_id.hex(),
@@ -75,7 +78,8 @@ def read(body: bytes) -> Iterator[StoredSpan]:
                 is_error=is_error and not is_warning,
                 is_warning=is_warning,
                 message=span.status.message or str(told.get(names.OBSERVATION_STATUS_MESSAGE) or ""),
-                stack=_stack(span.events),
+                stack=str(told.get(names.observation_metadata("stacktrace")) or "") or whole,
+                whole_stack=whole,
                 attributes={key: value for key, value in told.items() if key.startswith(_SHOWN) and value is not None},
             )
 

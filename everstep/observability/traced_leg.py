@@ -57,7 +57,7 @@ class TracedLeg(Leg):
         self._token: Token[Leg] | None = None
         self._outcome: Outcome | None = None
         self._error: BaseException | None = None
-        self._detail = ""
+        self._detail = self._reason = ""
 
     @property
     def callbacks(self) -> list[BaseCallbackHandler]:
@@ -93,8 +93,10 @@ class TracedLeg(Leg):
             metadata = {names.observation_metadata(key.rpartition(".")[2]): value for key, value in told.items()}
             self._spans.root.set({**told, **metadata})
 
-    def outcome(self, outcome: Outcome | None, *, error: BaseException | None = None, detail: str = "") -> None:
-        self._outcome, self._error, self._detail = outcome, error, detail
+    def outcome(
+        self, outcome: Outcome | None, *, error: BaseException | None = None, detail: str = "", reason: str = ""
+    ) -> None:
+        self._outcome, self._error, self._detail, self._reason = outcome, error, detail, reason
 
     def price_by(self, prices: Mapping[str, Price]) -> None:
         self._prices = prices
@@ -172,7 +174,7 @@ class TracedLeg(Leg):
 
     def _end(self, spans: OpenSpans) -> None:
         """End what is open. A root for the record is a copy: what was told may not come true, and be told otherwise."""
-        told = (self._outcome, self._error, self._detail)
+        told = (self._outcome, self._error, self._detail, self._reason)
         if told == self._told:
             return
         self._told = told
@@ -184,9 +186,9 @@ class TracedLeg(Leg):
         attributes = {**self._verdict(error), names.SPANS_LOST: (self._buffer and self._buffer.lost) or None}
         failure = None
         if error is not None and self._outcome not in {"done", "released"}:
-            failure = Failure.of(error)
+            failure = Failure.of(error).because(self._reason)
         elif self._outcome == "failed":
-            failure = Failure("failed", self._detail, self._detail or "failed", "")
+            failure = Failure("failed", self._detail, self._detail or "failed")
         self._maker.end_root(frame.span, exportable(attributes), failure, now_ns)
         if self._buffer is not None:
             self._buffer.release_all()

@@ -20,7 +20,7 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from sqlalchemy import Connection
 
-from everstep.checkpoints import jobs, reviews, waits
+from everstep.checkpoints import jobs, reviews, trace_rows, waits
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.policy import Acceptance
 from everstep.checkpoints.reviews import Question, Review
@@ -221,8 +221,12 @@ class Leg:
         verdict = outcome.verdict if outcome else None
         if verdict is not None and verdict.outage is not None:
             self._span.met_outage(verdict.service or "", verdict.outage)
+        error = outcome.error if outcome else None
         self._span.outcome(
-            status, error=outcome.error if outcome else None, detail=f"{settled.status} at step {settled.step}"
+            status,
+            error=error,
+            detail=f"{settled.status} at step {settled.step}",
+            reason="" if error is None else trace_rows.last_reason(connection, settled.id),
         )
         self._span.finish()
         self._is_provisional = True

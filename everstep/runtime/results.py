@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import math
-import traceback
 from collections.abc import Mapping
 from datetime import date, time
 from enum import Enum
@@ -13,8 +12,12 @@ from typing import Any, cast
 
 from langgraph.types import Interrupt
 
+from everstep.observability import frames
+
 MAX_DEPTH = 100
 TEXT_BYTES = 4096
+OWN_PLACES, PLACES = 5, 20
+"""Places that are kept of an exception: in the user's own code, and in all."""
 
 
 def json_ready(value: Any, depth: int = MAX_DEPTH) -> Any:
@@ -57,17 +60,23 @@ def text_of(error: BaseException) -> str:
         return f"(no text: its __str__ raised {type(failure).__name__})"
 
 
-def error_chain(error: BaseException) -> list[dict[str, str]]:
-    """An exception and its causes, outermost first: type, message and the last frames; bounded."""
-    chain: list[dict[str, str]] = []
+def error_chain(error: BaseException) -> list[dict[str, Any]]:
+    """An exception and its causes, outermost first; bounded.
+
+    Returns:
+        Of each `type`, `message`, `where` (the places in the user's own code, the innermost first, with ` < ` between)
+        and `frames` (all places, those of libraries included, the innermost first).
+    """
+    chain: list[dict[str, Any]] = []
     current: BaseException | None = error
     while current is not None and len(chain) < 5:
-        frames = traceback.extract_tb(current.__traceback__)[-5:]
+        passed = frames.frames_of(current)[::-1]
         chain.append(
             {
                 "type": f"{type(current).__module__}.{type(current).__qualname__}".removeprefix("builtins."),
                 "message": text_of(current)[:TEXT_BYTES],
-                "where": " < ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in reversed(frames)),
+                "where": " < ".join(frames.place(frame) for frame in frames.own(passed)[:OWN_PLACES]),
+                "frames": [frames.place(frame) for frame in passed[:PLACES]],
             }
         )
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)

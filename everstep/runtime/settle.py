@@ -224,7 +224,8 @@ class _Settlement:
             reason = f"{what['type']}: retry in {wait / 1000:.1f} s ({verdict.reason})"
             return self._move("retry", reason, next_run_at=self.now + wait, error_json=text, **count)
         if verdict.kind == "review":
-            question = Question("error", f"claim {job.claim_no}", {"question": "Try again?", **what})
+            seen = [{key: value for key, value in link.items() if key != "frames"} for link in what["chain"]]
+            question = Question("error", f"claim {job.claim_no}", {"question": "Try again?", **what, "chain": seen})
             reviews.open_all(self.connection, job, [question], now=self.now)
             return self._move("review", f"{what['type']}: {verdict.reason}", error_json=text, **count)
         used_up = f"{count['failures']} failures without progress"
@@ -233,10 +234,10 @@ class _Settlement:
 
     def _told(self, verdict: Verdict, error: BaseException) -> dict[str, Any]:
         """What is kept of an error."""
-        job = self.job
+        job, chain = self.job, error_chain(error)
         what: dict[str, Any] = {
             "code": getattr(error, "code", "unhandled_exception"),
-            "type": error_chain(error)[0]["type"],
+            "type": chain[0]["type"],
             "message": without_secrets(text_of(error)[:LONGEST_TEXT])[:4096],
             "step": job.step,
             "node": job.node,
@@ -244,9 +245,7 @@ class _Settlement:
             "verdict": verdict.kind,
             "reason": verdict.reason,
             "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
-            "chain": [
-                {**link, "message": without_secrets(link["message"][:LONGEST_TEXT])} for link in error_chain(error)
-            ],
+            "chain": [{**link, "message": without_secrets(link["message"][:LONGEST_TEXT])} for link in chain],
         }
         if isinstance(error, EffectNotRepeated):
             what["effects"] = error.ids["effects"]

@@ -125,7 +125,13 @@ def test_show_tells_all_that_is_known(ended: Prepared) -> None:
     assert [trace["leg"] for trace in view["traces"]] == [1]
     assert len(view["traces"][0]["trace_id"]) == 32
     assert any(f"everstep dlq redrive {job}" in action for action in view["next_actions"])
-    said = ended.folder.run("dlq", "show", job)
+    said, whole = (ended.folder.run("dlq", "show", job, *more) for more in ((), ("--verbose",)))
+    for command in ("show", "trace"):
+        assert "langgraph/" not in ended.folder.run(command, job).out
+        assert "langgraph/" in ended.folder.run(command, job, "--verbose").out
+    assert "langgraph/" not in said.out
+    assert "more places: --verbose)" in said.out
+    assert "langgraph/" in whole.out
     for part in (
         "what went wrong",
         "ValueError: there is no such branch",

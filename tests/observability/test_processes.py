@@ -16,6 +16,7 @@ import pytest
 from everstep.checkpoints.store import Store
 from everstep.observability import tracing
 from everstep.runtime import span_exporter
+from everstep.runtime.trace import build
 from everstep.runtime.worker import Worker
 from tests.runtime.test_worker_processes import Process, gated, go
 from tests.support import traced
@@ -96,6 +97,9 @@ def test_a_worker_that_was_taken_over_and_wakes_up_changes_nothing_that_was_told
         Worker(shared, {"graph": gated(world)}).run(until_idle=True)
         assert shared.jobs()[0].status == "done"
         told = sent(shared, receiver)[1]
+        drawn = build.of_job(shared, shared.jobs()[0]).legs[0].node.children
+        assert [(node.name, node.status) for node in drawn] == [("step 1 node_0", "ok"), ("step 2 node_1", "warning")]
+        assert drawn[1].detail.endswith(": worker died")
     assert zombie.end() == 0
     legs = sent(shared, receiver)
     (root,) = [span for span in legs[1] if not span["parent_span_id"]]

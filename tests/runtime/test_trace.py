@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from everstep.clock import ManualClock
 from everstep.errors import FileNotWritten, LegNotFound
 from everstep.observability.identity import root_span_id, trace_id
 from everstep.observability.span_buffer import FinishedSpan
-from everstep.runtime.trace import build
+from everstep.runtime.trace import build, deaths
 from everstep.runtime.trace.otlp import export
 from everstep.runtime.trace.page import page
 from everstep.runtime.trace.tree import Node, TraceTree
 from everstep.runtime.worker import Worker
 from tests.support.jobs import Log, beside, chain, run, work
 from tests.support.record import begin_running, claim, settled
+from tests.support.waiting import PATIENCE, until
 
 CANARY = "canary-4711"
 
@@ -185,6 +187,185 @@ def test_a_worker_that_nobody_replaced_yet(store: Store, clock: ManualClock) -> 
     clock.advance(60_000)
     gap = told(store, job).nodes[-1]
     assert (gap.kind, gap.status, gap.ended_ns, gap.resume) == ("gap", "error", None, "everstep worker")
+
+
+class Dying:
+    """A node as whose first run its worker is taken for dead: the lease is over, and another takes the job over."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self._store, self._clock = store, clock
+        self.seen: list[TraceTree] = []
+
+    def __call__(self, state: Log) -> Log:
+        if not self.seen:
+            (job,) = self._store.jobs()
+            self._clock.advance(600_000)
+            self.seen.append(told(self._store, job))
+            claim(self._store, "second")
+            self.seen.append(told(self._store, job))
+            self._clock.advance(600_000)
+        return {"log": [2]}
+
+
+def legs_of(tree: TraceTree) -> str:
+    """Its legs alone, as text."""
+    return outline([leg.node for leg in tree.legs])
+
+
+def unfinished(tree: TraceTree) -> list[Node]:
+    """What nobody saw the end of."""
+    return [node for leg in tree.legs for node in leg.node.walk() if deaths.UNFINISHED in node.facts]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("traces", ["", "record"])
+def test_what_ran_as_the_worker_died_is_drawn(
+    store: Store, clock: ManualClock, traces: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of a killed leg stands there as unfinished with its start, before and after others take the job over."""
+    monkeypatch.setenv("EVERSTEP_TRACES", traces)
+    node = Dying(store, clock)
+    job = run(store, chain(one, node, one))
+    alone, taken, after = *node.seen, told(store, job)
+    assert legs_of(alone) == "leg 1 [open]\n  step 1 node_0\n  step 2 node_1 [error]\n"
+    assert legs_of(taken) == "leg 1 [warning]\n  step 1 node_0\n  step 2 node_1 [warning]\nleg 2 [open]\n"
+    assert legs_of(after).endswith("leg 3\n  step 2 node_1\n  step 3 node_2\n")
+    (lost,) = unfinished(taken)
+    assert (lost.ended_ns, lost.facts["step"], lost.facts["node"]) == (None, 2, "node_1")
+    assert (lost.started_ns or 0) >= (taken.legs[0].node.started_ns or 0)
+    assert re.fullmatch(r"unfinished since \S+Z: worker died", lost.detail)
+    assert "step 2 node_1 [warning]" in outline(taken.only_errors().nodes)
+    assert lost.detail.encode() in page(taken)
+
+
+def test_what_did_not_finish_is_exported_as_failed(store: Store, clock: ManualClock, tmp_path: Path) -> None:
+    """An export has a span for it, marked as made up, under the leg's root; each committed step has one besides."""
+    job = run(store, chain(one, Dying(store, clock)))
+    file = tmp_path / "trace.bin"
+    export(store, job, str(file))
+    first = file.read_bytes()
+    export(store, job, str(file))
+    assert file.read_bytes() == first
+    request = ExportTraceServiceRequest.FromString(first)
+    exported = [span for group in request.resource_spans for scope in group.scope_spans for span in scope.spans]
+    assert len({span.span_id for span in exported}) == len(exported)
+    steps = [span for span in exported if span.name.startswith("step")]
+    lost = [span for span in steps if span.status.code == 2]
+    assert sorted(span.name for span in steps if span not in lost) == ["step 1 node_0", "step 2 node_1"]
+    assert [span.name for span in lost] == ["step 2 node_1"] * 2
+    for leg, span in enumerate(sorted(lost, key=lambda span: span.start_time_unix_nano), start=1):
+        facts = {one.key: one.value for one in span.attributes}
+        assert facts["everstep.synthesised"].bool_value
+        assert facts["error.type"].string_value == "worker_died"
+        assert span.parent_span_id.hex() == root_span_id(job.public_id, leg)
+        assert span.end_time_unix_nano >= span.start_time_unix_nano
+
+
+def test_of_nodes_beside_each_other_only_those_that_had_not_finished(store: Store, clock: ManualClock) -> None:
+    """What is stored beside the last checkpoint had finished; once another leg stored there, that cannot be told."""
+    arrived = threading.Event()
+
+    class Late(Dying):
+        def __call__(self, state: Log) -> Log:
+            assert arrived.wait(PATIENCE)
+            until(lambda: any(task.node == "fast" for task in self._tasks()), "the other node's writes")
+            return super().__call__(state)
+
+        def _tasks(self) -> list[trace_rows.SavedTask]:
+            (job,) = self._store.jobs()
+            steps = self._store.read(lambda c: list(trace_rows.steps(c, job.thread_id, job.public_id)))
+            if not steps:
+                return []
+            step = steps[-1]
+            found = self._store.read(
+                lambda c: trace_rows.tasks(
+                    c, job.thread_id, [step.checkpoint_id], self._store.database.checkpoint_tables
+                )
+            )
+            return found.get(step.checkpoint_id, [])
+
+    def fast(state: Log) -> Log:
+        arrived.set()
+        return {"log": [1]}
+
+    late = Late(store, clock)
+    builder = StateGraph(Log).add_node("fast", fast).add_node("late", late).add_node("join", one)
+    builder.add_edge(START, "fast").add_edge(START, "late").add_edge(["fast", "late"], "join").add_edge("join", END)
+    job = run(store, builder.compile())
+    assert [node.name for node in unfinished(late.seen[0])] == ["step 1 late"]
+    first = told(store, job).legs[0].node.children
+    assert sorted(node.name for node in first) == ["step 1 fast", "step 1 late"]
+    assert all(node.detail.endswith("worker died; it may have finished before") for node in first)
+
+
+def test_within_a_subgraph(store: Store, clock: ManualClock) -> None:
+    """The steps that a subgraph came to hang under the node that did not finish."""
+    node = Dying(store, clock)
+    job = run(store, chain(one, chain(one, node)))
+    expected = "leg 1 [warning]\n  step 1 node_0\n  step 2 node_1 [warning]\n    step 1 node_0\n"
+    assert legs_of(told(store, job)).startswith(expected)
+
+
+def test_what_comes_next_is_told_by_the_channels() -> None:
+    """Channels that call a node, joins whose branches all arrived, what was sent, and a start that nothing came of."""
+    sent = [Send("work", 1), Send("rest", 2)]
+    channels = {
+        "log": [1],
+        "__pregel_tasks": sent,
+        "branch:to:plan": None,
+        "join:a+b:both": {"a", "b"},
+        "join:a+c:rather": {"a"},
+    }
+    assert deaths.due(channels) == ["work", "rest", "plan", "both"]
+    assert deaths.due({"__start__": {"log": []}}) == [""]
+    assert deaths.due({"__pregel_tasks": None}) == []
+    tasks = [
+        trace_rows.SavedTask("1", "", failed=False, paused=False, sent=1),
+        trace_rows.SavedTask("2", "plan", failed=False, paused=False),
+        trace_rows.SavedTask("3", "both", failed=True, paused=False),
+    ]
+    finished = deaths.stored(tasks, channels)
+    assert finished == ["rest", "plan"]
+    assert deaths.without(deaths.due(channels), finished) == ["work", "both"]
+
+
+@pytest.mark.parametrize("traces", ["", "record"])
+@pytest.mark.parametrize("failure", [ValueError("the input is wrong"), KeyError("price"), ConnectionError("no route")])
+def test_a_leg_says_what_its_span_says(
+    store: Store, failure: Exception, traces: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A leg's line and its exported span have the message and the reason, word for word."""
+    monkeypatch.setenv("EVERSTEP_TRACES", traces)
+
+    def fails(state: Log) -> Log:
+        raise failure
+
+    job = run(store, chain(fails))
+    tree = told(store, job)
+    file = tmp_path / "trace.bin"
+    export(store, job, str(file))
+    request = ExportTraceServiceRequest.FromString(file.read_bytes())
+    exported = [span for group in request.resource_spans for scope in group.scope_spans for span in scope.spans]
+    said = {span.trace_id.hex(): span.status.message for span in exported if not span.parent_span_id}
+    assert said == {leg.trace_id: leg.node.detail for leg in tree.legs}
+    reasons = [move.reason.partition(": ")[2] for move in store.read(lambda c: trace_rows.moves(c, job.id))]
+    ended = [reason for reason in reasons if reason]
+    assert [leg.node.detail for leg in tree.legs] == [
+        f"{type(failure).__name__}: {failure} ({reason})" for reason in ended
+    ]
+
+
+def test_a_failure_is_told_by_the_user_s_own_places(store: Store) -> None:
+    """The first stack has no place of a library, the whole one has them; both name the function that failed."""
+
+    def fails(state: Log) -> Log:
+        return {"log": [json.loads("{")]}
+
+    (node,) = [one for one in told(store, run(store, chain(fails))).legs[0].node.walk() if one.stack]
+    assert " fails" in (node.stack or "").splitlines()[1]
+    assert "langgraph" not in (node.stack or "")
+    assert "json/decoder.py" in (node.whole_stack or "").splitlines()[1]
+    assert "langgraph" in (node.whole_stack or "")
 
 
 def test_a_failure_that_is_tried_again_is_a_warning(store: Store) -> None:

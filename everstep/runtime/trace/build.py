@@ -14,8 +14,9 @@ from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.trace_rows import EffectRow, EvidenceRow, ReviewRow, SavedStep
+from everstep.observability.failure import explained
 from everstep.observability.identity import root_span_id, trace_id
-from everstep.runtime.trace import failures, legs, spans, steps
+from everstep.runtime.trace import deaths, failures, legs, spans, steps
 from everstep.runtime.trace.ledger import effect_nodes, review_node
 from everstep.runtime.trace.legs import LegRow, WaitRow, find_leg
 from everstep.runtime.trace.spans import SpannedLeg
@@ -24,6 +25,8 @@ from everstep.runtime.trace.tree import Leg, Node, Status, TraceTree, Use, in_or
 
 _Made = TypeVar("_Made", EffectRow, ReviewRow)
 _MS = 1_000_000
+_DEAD = 50
+"""Legs, the newest, of which is told what ran as their worker died: the state is read for it."""
 _OUTCOMES: dict[str, Status] = {"running": "open", "retry": "warning", "failed": "error", "gone": "error"}
 
 
@@ -60,11 +63,14 @@ class _Reader:
         wanted = [row for row in self._rows if only in (None, row.number)]
         counts = trace_rows.span_counts(self._connection, self._job.id)
         spanned = self._spanned([row.number for row in wanted if row.number in counts], counts)
-        made = self._steps([row.number for row in wanted if row.number not in counts])
+        dead = [row for row in wanted if self._is_dead(row)][-_DEAD:]
+        made = self._steps([row.number for row in wanted if row.number not in counts], [row.number for row in dead])
         reviews = trace_rows.reviews_of(self._connection, self._job.id)
         effects = self._by_leg(trace_rows.effects_of(self._connection, self._job.id, self._limit))
         asked = self._by_leg(reviews)
         resume = self._resume(reviews)
+        for row in dead:
+            self._add_under_way(row, made, spanned, resume if self._is_last(row) else None)
         for row in wanted:
             if row.number not in counts:
                 unfinished = failures.unfinished(row, made, self._failures(row), resume if self._is_last(row) else None)
@@ -108,7 +114,7 @@ class _Reader:
             left -= min(counts[number], share)
         return found
 
-    def _steps(self, numbers: Sequence[int]) -> Steps:
+    def _steps(self, numbers: Sequence[int], dead: Sequence[int]) -> Steps:
         return steps.of_thread(
             self._connection,
             self._job.thread_id,
@@ -117,15 +123,38 @@ class _Reader:
             started_ns={row.number: row.started_at * _MS for row in self._rows},
             wanted=numbers,
             sent=self._sent,
+            dead=dead,
             limit=self._limit,
         )
 
     def _sent(self, saved: SavedStep) -> list[str]:
         """The nodes that LangGraph's `Send`s went to stand in the state of the checkpoint they were sent from."""
-        where = {"thread_id": self._job.thread_id, "checkpoint_ns": saved.namespace, "checkpoint_id": saved.parent_id}
+        return deaths.sent(self._channels(saved.namespace, saved.parent_id))
+
+    def _channels(self, namespace: str, checkpoint_id: str | None) -> dict[str, Any]:
+        where = {"thread_id": self._job.thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}
         found = StepSaver(self._store).get_tuple({"configurable": where})
-        sent: Any = [] if found is None else found.checkpoint["channel_values"].get("__pregel_tasks", [])
-        return [str(getattr(one, "node", "")) for one in sent]
+        return {} if found is None else found.checkpoint["channel_values"]
+
+    def _is_dead(self, row: LegRow) -> bool:
+        """Whether its worker is gone, also if nobody has taken the job over yet."""
+        until = self._job.lease_until
+        return row.outcome == "gone" or (row.outcome == "running" and until is not None and until <= self._now)
+
+    def _add_under_way(self, row: LegRow, made: Steps, spanned: Mapping[int, SpannedLeg], resume: str | None) -> None:
+        """Note what ran as the worker of a leg died."""
+        if (last := made.last.get(row.number)) is None:
+            return
+        channels = self._channels("", last.checkpoint_id)
+        following = next((one for one in self._rows if one.number > row.number), None)
+        finished: list[str] | None = None
+        told = spanned[row.number].ran(last.number + 1) if row.number in spanned else []
+        if following is None:
+            finished = deaths.stored(made.stored.get(row.number, []), channels)
+        elif following.number in spanned and following.outcome != "gone":  # what it did not run again had finished
+            finished = deaths.without(deaths.due(channels), spanned[following.number].ran(last.number + 1))
+        due = deaths.without(deaths.due(channels), told)
+        made.under_way[row.number] = deaths.under_way(row, last, due, finished=finished, resume=resume)
 
     def _leg(
         self,
@@ -142,7 +171,7 @@ class _Reader:
             node.status = "warning"
         if row.outcome == "review" and self._failures(row):
             node.status = "error"  # a person must look at it
-        node.detail = without_secrets(row.reason) if row.reason else row.outcome
+        node.detail = self._said(row, spanned)
         node.facts = {"worker": row.worker, "outcome": row.outcome}
         node.resume = resume
         node.span_id = root_span_id(self._job.public_id, row.number)
@@ -159,8 +188,18 @@ class _Reader:
             if not any(one.is_wrong for child in node.children for one in child.walk()):
                 node.children += failures.from_evidence(row, self._failures(row), node.resume)
         node.children += effect_nodes(node, row.number, effects, made.by_task)
-        node.children = [*in_order(node.children), *(review_node(review) for review in reviews)]
+        running = made.under_way.get(row.number, [])  # last, whatever the clocks of record and worker say
+        node.children = [*in_order(node.children), *running, *(review_node(review) for review in reviews)]
         return Leg(row.number, trace_id(self._job.public_id, row.number), spanned is not None, node)
+
+    def _said(self, row: LegRow, spanned: SpannedLeg | None) -> str:
+        """How a leg ended; of a failure its message and what was done about it, as its span says it."""
+        if spanned is not None and spanned.root is not None and spanned.root.is_wrong:
+            return spanned.root.detail
+        failed = [one for one in self._failures(row) if one.kind == "error"]
+        if failed and row.outcome in ("retry", "review", "failed"):
+            return explained(failures.description(failed[-1]), str(failed[-1].detail.get("type")), row.reason)
+        return without_secrets(row.reason) if row.reason else row.outcome
 
     def _by_leg(self, rows: Sequence[_Made]) -> dict[int, list[_Made]]:
         """Rows by the leg that ran as they were made, or the last one before."""
@@ -199,7 +238,7 @@ class _Reader:
             since, until = self._ended_ns(row, spanned.get(row.number), made), row.ended_at * _MS
             status: Status = "warning" if row.is_tried_again else "error"
             node = Node("gap", f"worker {row.worker} gone", since, until, status, row.reason)
-        elif row.outcome == "running" and self._job.lease_until is not None and self._job.lease_until <= self._now:
+        elif self._is_dead(row):
             seen = max(made.seen_ns.get(row.number, 0), row.started_at * _MS)
             node = Node("gap", f"worker {row.worker} gone", min(seen, self._now * _MS), None, "error")
             node.detail, node.resume = "its lease ended; any worker will take the job over", "everstep worker"

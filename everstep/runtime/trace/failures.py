@@ -7,6 +7,7 @@ from typing import Any
 
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.trace_rows import EvidenceRow, SavedTask
+from everstep.observability.attributes import STATUS_LIMIT, bounded
 from everstep.runtime.trace.legs import LegRow
 from everstep.runtime.trace.steps import Steps
 from everstep.runtime.trace.tree import Fact, Node, Status
@@ -22,7 +23,7 @@ def unfinished(row: LegRow, made: Steps, evidence: Sequence[EvidenceRow], resume
     if last is not None and last.leg == row.number and last.at_ns is not None:
         began = max(last.at_ns, began)
     number = None if last is None else last.number + 1
-    tasks = made.unfinished.get(row.number, [])
+    tasks = [one for one in made.stored.get(row.number, []) if one.failed or one.paused]
     nodes: list[Node] = []
     if row.outcome == "review":
         nodes += [_paused(task, number, began, row, made) for task in tasks if task.paused and task.node]
@@ -59,13 +60,20 @@ def from_evidence(
         detail = one.detail
         step = number if number is not None else int(detail.get("step") or 0) + 1
         node = Node("step", f"step {step} {detail.get('node') or ''}".rstrip(), began, one.at * _MS, status)
-        node.detail = without_secrets(f"{_short(detail.get('type'))}: {detail.get('message', '')}")
+        node.detail = description(one)
         node.stack = without_secrets(_chain(detail)) or None
+        node.whole_stack = without_secrets(_chain(detail, whole=True)) or None
         node.resume = resume
         node.facts = {key: _fact(detail[key]) for key in _FACTS if detail.get(key) is not None}
         node.facts |= {"step": step, "node": str(detail.get("node") or ""), "error.type": str(detail.get("type"))}
         found.append(node)
     return found
+
+
+def description(failure: EvidenceRow) -> str:
+    """`Type: message` of a failure."""
+    kind, message = _short(failure.detail.get("type")), str(failure.detail.get("message") or "")
+    return bounded(without_secrets(f"{kind}: {message}" if message else kind), STATUS_LIMIT)
 
 
 def _paused(task: SavedTask, number: int | None, began: int | None, row: LegRow, made: Steps) -> Node:
@@ -76,13 +84,19 @@ def _paused(task: SavedTask, number: int | None, began: int | None, row: LegRow,
     return node
 
 
-def _chain(detail: dict[str, Any]) -> str:
-    """The exceptions that led to each other, and where each was raised, the innermost function first."""
+def _chain(detail: dict[str, Any], *, whole: bool = False) -> str:
+    """The exceptions that led to each other, and where each was raised, the innermost function first.
+
+    Args:
+        detail: What is kept of a failure.
+        whole: With the places in libraries, as far as they are kept.
+    """
     links: list[dict[str, Any]] = detail.get("chain") or []
     told: list[str] = []
     for link in links:
         told.append(f"{link.get('type')}: {link.get('message')}")
-        told += [f"  at {place}" for place in str(link.get("where") or "").split(" < ") if place]
+        places = str(link.get("where") or "").split(" < ")
+        told += [f"  at {place}" for place in (link.get("frames") or places if whole else places) if place]
     return "\n".join(told)
 
 

@@ -23,7 +23,7 @@ from everstep.checkpoints import trace_rows
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.observability import names, stored_form
-from everstep.runtime.trace import build
+from everstep.runtime.trace import build, deaths
 from everstep.runtime.trace.output import write
 from everstep.runtime.trace.tree import Leg, Node, TraceTree
 
@@ -56,9 +56,9 @@ def export(store: Store, job: Job, target: str, *, leg: int | None = None) -> in
     def bodies(connection: Connection) -> Iterator[bytes]:
         nonlocal count
         for one in tree.legs:
-            if not one.has_spans:
-                made = synthesised(tree, one)
-                count += len(made.scope_spans[0].spans)
+            made = synthesised(tree, one)
+            if spans := len(made.scope_spans[0].spans):
+                count += spans
                 yield made.SerializeToString()
         for row in trace_rows.spans_of(connection, job.id, leg):
             count += 1
@@ -69,7 +69,7 @@ def export(store: Store, job: Job, target: str, *, leg: int | None = None) -> in
 
 
 def synthesised(tree: TraceTree, leg: Leg) -> ResourceSpans:
-    """The spans of a leg that has none in the record."""
+    """The spans of a leg that are not in the record: all, or those of what ran as its worker died."""
     group = ResourceSpans()
     _set(group.resource.attributes, {"service.name": "everstep", "service.version": version("everstep")})
     scope = group.scope_spans.add()
@@ -85,7 +85,12 @@ def synthesised(tree: TraceTree, leg: Leg) -> ResourceSpans:
         names.TRACE_METADATA_THREAD_ID: tree.thread_id,
         _SYNTHESISED: True,
     }
-    waiting: list[tuple[Node, str, str, str]] = [(leg.node, "", names.leg_span(tree.graph), str(leg.node.span_id))]
+    root_id = str(leg.node.span_id)
+    waiting: list[tuple[Node, str, str, str]] = [(leg.node, "", names.leg_span(tree.graph), root_id)]
+    if leg.has_spans:
+        lost = [node for node in leg.node.children if deaths.UNFINISHED in node.facts]
+        ids = [_derived_id(leg.trace_id, root_id, place, node.name) for place, node in enumerate(lost)]
+        waiting = [(node, root_id, node.name, span_id) for node, span_id in zip(lost, ids, strict=True)]
     while waiting:
         node, parent, name, span_id = waiting.pop()
         span = scope.spans.add()
@@ -129,6 +134,8 @@ def _attributes(node: Node, tree: TraceTree) -> dict[str, Any]:
             names.ERROR_TYPE: node.facts.get("error.type"),
             names.OBSERVATION_TYPE: names.TYPE_CHAIN,
         }
+        if deaths.UNFINISHED in node.facts:
+            told |= {names.OUTCOME: "died", names.ERROR_TYPE: names.WORKER_DIED}
     elif node.kind == "effect":
         told |= {
             names.EFFECT_NAME: node.name.removeprefix("effect "),

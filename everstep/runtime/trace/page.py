@@ -103,6 +103,7 @@ def _node(node: Node, origin: int, chosen: dict[int, Node]) -> dict[str, Any]:
         "detail": node.detail,
         "resume": node.resume,
         "stack": node.stack,
+        "wholeStack": node.whole_stack if node.whole_stack != node.stack else None,
         "use": {key: value for key, value in node.use.as_dict().items() if value is not None},
         "facts": node.facts,
         "children": [_node(child, origin, chosen) for child in node.children if id(child) in chosen],

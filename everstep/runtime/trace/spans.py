@@ -42,6 +42,11 @@ class SpannedLeg:
     omitted: int = 0
     seen_ns: int = 0
 
+    def ran(self, step: int) -> list[str]:
+        """The nodes of the root graph that it ran in a step, as often as it ran each."""
+        steps = (node for node in self.nodes if node.kind == "step" and node.facts.get("step") == step)
+        return [str(node.facts.get("node")) for node in steps if "|" not in str(node.facts.get("checkpoint.ns", ""))]
+
 
 def read(rows: Iterable[SpanRow], root_id: str, limit: int) -> SpannedLeg:
     """Read a leg's spans.
@@ -115,6 +120,7 @@ def _node(span: StoredSpan) -> Node:
     state = told.get(names.EFFECT_STATE)
     node.detail = without_secrets(span.message)[:_TEXT_LIMIT] or (str(state) if state else "")
     node.stack = None if span.stack is None else without_secrets(span.stack)
+    node.whole_stack = None if span.whole_stack is None else without_secrets(span.whole_stack)
     node.use = _use(span) if kind == "model" else Use()
     node.facts = {_short(key): _fact(value) for key, value in told.items() if key not in _KNOWN}
     return node

@@ -39,7 +39,8 @@ class Steps:
         by_leg: The steps of the root graph, by leg.
         by_task: The step that each task made, by the leg and the task's id.
         last: For each leg the root graph's checkpoint it had come to, its own or an earlier leg's.
-        unfinished: The tasks that failed or paused there, by leg.
+        stored: The tasks of which something is stored beside that checkpoint, by leg.
+        under_way: For each leg the nodes that ran as its worker died.
         seen_ns: For each leg the last moment at which it stored a checkpoint.
         omitted: How many steps were left out.
     """
@@ -47,7 +48,8 @@ class Steps:
     by_leg: dict[int, list[Node]] = field(default_factory=dict[int, list[Node]])
     by_task: dict[tuple[int, str], Node] = field(default_factory=dict[tuple[int, str], Node])
     last: dict[int, SavedStep] = field(default_factory=dict[int, SavedStep])
-    unfinished: dict[int, list[SavedTask]] = field(default_factory=dict[int, list[SavedTask]])
+    stored: dict[int, list[SavedTask]] = field(default_factory=dict[int, list[SavedTask]])
+    under_way: dict[int, list[Node]] = field(default_factory=dict[int, list[Node]])
     seen_ns: dict[int, int] = field(default_factory=dict[int, int])
     omitted: int = 0
     _below: list[tuple[str, int, Node]] = field(default_factory=list[tuple[str, int, Node]])
@@ -57,6 +59,9 @@ class Steps:
         for namespace, leg, node in sorted(self._below, key=lambda one: one[0].count("|")):
             name, _, task_id = namespace.rpartition("|")[2].partition(":")
             around = self.by_task.get((leg, task_id))
+            if around is None:
+                running = (one for one in self.under_way.get(leg, ()) if one.facts.get("node") == name)
+                around = next(running, None)
             if around is None:  # the leg ended before that step did
                 around = self.by_task[leg, task_id] = Node(
                     "step", f"step {name}", node.started_ns, detail="not finished"
@@ -83,6 +88,7 @@ def of_thread(
     started_ns: Mapping[int, int],
     wanted: Collection[int],
     sent: SentNodes,
+    dead: Collection[int] = (),
     limit: int = LIMIT,
 ) -> Steps:
     """The steps of a job on its thread.
@@ -95,10 +101,11 @@ def of_thread(
         started_ns: When each leg began, UTC nanoseconds.
         wanted: The legs whose steps are wanted; of the others only `last` and `seen_ns` are told.
         sent: Tells the nodes that tasks were sent to.
+        dead: Legs of which `last`, `seen_ns` and `stored` are wanted, though their steps are not.
         limit: How many steps to hold at most.
     """
     found = Steps()
-    if not wanted:
+    if not wanted and not dead:
         return found
     head: list[_Timed] = []
     tail: deque[_Timed] = deque(maxlen=max(limit - limit // 2, 1))
@@ -134,7 +141,7 @@ def of_thread(
             names = _named(names, sent(timed.saved))
         found.add(timed, _nodes(timed, ran, names, found.by_task))
     for number, saved in found.last.items():
-        found.unfinished[number] = [one for one in tasks.get(saved.checkpoint_id, []) if one.failed or one.paused]
+        found.stored[number] = tasks.get(saved.checkpoint_id, [])
     return found
 
 

@@ -61,7 +61,8 @@ class Node:
         status: `ok`; `warning` (it failed, and was or will be tried again); `error`; `open` (it lasts).
         detail: One sentence: how a leg ended, the state of an effect, the error's type and message.
         resume: The command that takes the job up from here, on what went wrong.
-        stack: Where the error was raised.
+        stack: Where the error was raised: the places in the user's own code.
+        whole_stack: The same with the places in libraries.
         use: Tokens and cost, itself and all below it.
         facts: What else is known.
         children: What happened inside, in the order it began.
@@ -76,6 +77,7 @@ class Node:
     detail: str = ""
     resume: str | None = None
     stack: str | None = None
+    whole_stack: str | None = None
     use: Use = field(default_factory=Use)
     facts: dict[str, Fact] = field(default_factory=dict[str, Fact])
     children: list[Node] = field(default_factory=list["Node"])
@@ -114,6 +116,7 @@ class Node:
             "detail": self.detail,
             "resume": self.resume,
             "stack": self.stack,
+            "whole_stack": self.whole_stack,
             **self.use.as_dict(),
             "facts": self.facts,
             "children": [child.as_dict() for child in self.children],

@@ -250,6 +250,11 @@
     details.append(make("h3", "", "Facts"), list);
     const stack = make("pre", "", node.stack);
     if (node.stack) details.append(make("h3", "", "Where it was raised"), stack);
+    if (node.wholeStack) {
+      const whole = make("details");
+      whole.append(make("summary", "", "With the places in libraries"), make("pre", "", node.wholeStack));
+      details.append(whole);
+    }
     details.append(zoom);
     details.hidden = false;
     if (node.stack && node.stack.startsWith("Traceback")) stack.scrollTop = stack.scrollHeight;
