@@ -52,10 +52,11 @@ DEFAULTS = {
 LOCK_TIMEOUT = "30s"
 WRITING = (
     f"-c lock_timeout={LOCK_TIMEOUT} -c idle_in_transaction_session_timeout=60s -c tcp_keepalives_idle=30"
-    " -c enable_sort=off"
+    " -c enable_sort=off -c jit=off"
 )
 """Without sorting where there is another way: ready jobs come in their order from an index, but a planner that has no
-statistics of how many wait would rather read and sort them all for each claim."""
+statistics of how many wait would rather read and sort them all for each claim. And without machine code, which servers
+before 18 would make for the dozen rows that are sorted after all: they price a sort that is off like a huge one."""
 READING = "-c default_transaction_read_only=on -c statement_timeout=60s"
 _MIGRATING = 0x45564552  # the advisory lock under which one process migrates
 _TRIES, _PAUSE_S = 600, 0.05
@@ -129,6 +130,7 @@ class Postgres:
         host = str(shown.get("host", "")) + (f":{shown['port']}" if "port" in shown else "")
         user = f"{shown['user']}@" if "user" in shown else ""
         self.label = f"postgresql://{user}{host}/{shown.get('dbname', '')}"
+        self._patience = postgres_pooler.Patience(self.label)
 
     def _options(self, options: str) -> str:
         return f"{self._given.get('options') or ''} {options}".strip()
@@ -140,7 +142,8 @@ class Postgres:
     def _configure(self, connection: psycopg.Connection[Any], options: str) -> None:
         """Make the settings of a new connection, where a pooler does not take them as it begins."""
         if self._sets_by_statement:
-            postgres_pooler.set_by_statement(connection, self._options(options))
+            with self._patience.kept():
+                postgres_pooler.set_by_statement(connection, self._options(options))
 
     def _connect(self, options: str = WRITING) -> psycopg.Connection[Any]:
         dicts: Any = dict_row
@@ -175,7 +178,9 @@ class Postgres:
 
     def prepare(self, *, create: bool) -> None:
         try:
-            with self._connect_first() as connection:
+            with self._patience.kept():
+                first = self._connect_first()
+            with first as connection:
                 version = self._version(connection)
                 if version is None and not create:
                     raise StoreNotFound(

@@ -7,9 +7,12 @@ every setting get lost, and it is refused. Statements are not prepared here: tha
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everstep.errors import StoreUrlInvalid
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
+logger = logging.getLogger("everstep.record")
+SILENT_S = 5.0
+"""Seconds that a pooler may let a connection wait before that is said. PgBouncer says so itself after two minutes."""
 _OPTION = re.compile(r"(?:-c\s*|--)(?P<name>[\w.-]+)=(?P<value>(?:\\.|\S)*)")
 _REFUSALS = ("startup parameter", "command-line options")
 """Words of PgBouncer and of Amazon's proxy, which speak English only."""
@@ -61,6 +67,35 @@ def room_for(message: str) -> str:
     else:
         return ""
     return f"all connections are taken: allow more of them in {where}, or run fewer processes; a worker holds up to 12"
+
+
+class Patience:
+    """Says, once, that a connection waits for its session: by itself a pooler that is full is silent for long.
+
+    Args:
+        label: The record's name.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._said = False
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """While entered, something waits for the first answer to a connection."""
+        waiting = threading.Timer(SILENT_S, self._say)
+        waiting.daemon = True
+        waiting.start()
+        try:
+            yield
+        finally:
+            waiting.cancel()
+
+    def _say(self) -> None:
+        if not self._said:
+            self._said = True
+            said = "a connection to %s was not served for %g s, and waits on; behind a pooler it means that %s"
+            logger.warning(said, self._label, SILENT_S, room_for(_FULL_POOLER[0]))
 
 
 def settings_in(options: str) -> list[tuple[str, str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,10 @@ from everstep.errors import StoreUnavailable, StoreUrlInvalid
 from tests.support.jobs import wakes
 from tests.support.pooler import asked, pooler, through
 from tests.support.postgres import empty_database
+from tests.support.waiting import PATIENCE, until
 
 DROPPING = {"ignore_startup_parameters": "options"}
-WRITES = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "1min", "enable_sort": "off"}
+WRITES = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "1min", "enable_sort": "off", "jit": "off"}
 READS = {"default_transaction_read_only": "on", "statement_timeout": "1min"}
 """The settings of connections that write, and of those that read."""
 
@@ -84,6 +86,28 @@ def test_a_pooler_that_is_full_says_what_to_raise(empty: str, settings: dict[str
         with pytest.raises(StoreUnavailable) as told:
             Store.open(through(empty, pooled))
     assert setting in told.value.next_step
+
+
+@pytest.mark.parametrize("settings", [{}, DROPPING], ids=["refusing options", "dropping options"])
+def test_a_pooler_that_lets_one_wait_is_told_of(
+    empty: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, while it waits, with what to raise; when there is room it goes on as if nothing had been."""
+    monkeypatch.setattr(postgres_pooler, "SILENT_S", 0.0)
+    enough = 4
+    with pooler("session", default_pool_size=str(enough), **settings) as pooled, ThreadPoolExecutor(1) as thread:
+        url = through(empty, pooled)
+        with ExitStack() as taken:
+            for _ in range(enough):
+                taken.enter_context(psycopg.connect(url)).execute("SELECT 1")
+            opening = thread.submit(Store.open, url)
+            until(lambda: caplog.messages, "what is said of the wait")
+            assert not opening.done()
+        with opening.result(PATIENCE) as store:
+            assert store.enqueue("graph", {}).created
+    (told,) = caplog.messages
+    assert f"a connection to {store.database.label} was not served" in told
+    assert "default_pool_size" in told
 
 
 def test_a_server_that_is_full_says_what_to_raise() -> None:
