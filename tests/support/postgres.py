@@ -7,13 +7,12 @@ comes as a wheel and lives as long as the tests of this process: reached by a so
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +21,7 @@ from psycopg import conninfo
 
 from everstep.checkpoints.store import Store
 from everstep.clock import Clock
+from tests.support import leftovers
 from tests.support.ending import AT_END
 
 
@@ -30,9 +30,10 @@ def server_url() -> str:
     """The server's URL; it is started at the first call."""
     if given := os.environ.get("EVERSTEP_TEST_POSTGRES_URL"):
         return given
-    folder = tempfile.mkdtemp(prefix="everstep-pg-")
-    server = _started(folder)
-    AT_END.callback(shutil.rmtree, folder, ignore_errors=True)
+    leftovers.clear()
+    folder = leftovers.new_folder()
+    server = _started(str(folder))
+    AT_END.callback(leftovers.give_up, folder)
     AT_END.callback(server.cleanup)
     url: str = server.get_uri()
     with psycopg.connect(url, autocommit=True) as connection:
@@ -71,8 +72,9 @@ class OwnServer:
         folder: Where its files go; a short path, for its socket.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._server = _started(folder)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server = _started(str(folder))
         self.url: str = self._server.get_uri()
 
     def stop(self) -> None:
@@ -87,13 +89,13 @@ class OwnServer:
 @contextmanager
 def own_server() -> Iterator[OwnServer]:
     """A server that no other test uses."""
-    folder = tempfile.mkdtemp(prefix="everstep-pg-")
+    folder = leftovers.new_folder()
     server = OwnServer(folder)
     try:
         yield server
     finally:
         server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        leftovers.give_up(folder)
 
 
 def url_of(database: str) -> str:
