@@ -22,7 +22,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -99,40 +99,44 @@ class Known:
 
 
 @functools.cache
-def _messages() -> dict[type, tuple[int, int, Callable[[Any], tuple[Any, ...]]]]:
+def _messages() -> dict[Any, tuple[int, int, frozenset[str], Callable[[Any], tuple[Any, ...]]]]:
     """The classes whose stored form depends on nothing but their class and fields.
 
     Returns:
-        Of each: a number for it, how many fields it has, and what takes their values in a fixed order.
+        Of each: a number for it, how many fields it has, their names, and what takes their values in a fixed order.
     """
     from langchain_core import messages
 
     names = ("Human", "AI", "System", "Tool", "Function", "Chat")
     classes = [getattr(messages, f"{name}Message{end}") for name in names for end in ("", "Chunk")]
     return {
-        each: (number, len(each.model_fields), operator.itemgetter(*each.model_fields))
+        each: (number, len(each.model_fields), frozenset(each.model_fields), operator.itemgetter(*each.model_fields))
         for number, each in enumerate([*classes, messages.RemoveMessage])
     }
 
 
-def _is_exact(item: Any) -> bool:
-    kind = cast("Any", type(item))
-    if kind in _messages():
+def _are_exact(items: Iterable[Any]) -> list[bool]:
+    """Of each item, whether its content is compared as what it is."""
+    known = _messages()
+    exact: list[bool] = []
+    for item in items:
+        of_class = known.get(type(item))
+        if of_class is None:
+            exact.append(serialization.is_exact(item))
+            continue
         fields: dict[str, Any] = item.__dict__
         # All of them are there, so that their values alone tell.
-        return (
-            set(fields) == set(kind.model_fields)
-            and serialization.is_exact(fields)
+        exact.append(
+            fields.keys() == of_class[2]
+            and serialization.are_exact(fields.values())
             and serialization.is_exact(item.__pydantic_extra__)
         )
-    return serialization.is_exact(item)
+    return exact
 
 
 def is_exact(value: Any) -> bool:
     """Whether a value surely comes back as it is, without a try: plain JSON, a message, or a list of such."""
-    if type(value) is list:
-        return all(_is_exact(item) for item in cast("list[Any]", value))
-    return _is_exact(value)
+    return all(_are_exact(cast("list[Any]", value) if type(value) is list else (value,)))
 
 
 def content_of(serializer: SerializerProtocol, items: Sequence[Any], exact: Sequence[bool]) -> bytes:
@@ -145,16 +149,16 @@ def content_of(serializer: SerializerProtocol, items: Sequence[Any], exact: Sequ
     known = _messages()
     parts: list[Any] = []
     for item, is_plain in zip(items, exact, strict=True):
-        kind = cast("Any", type(item))
         if not is_plain:
             parts.append((..., -1, *serializer.dumps_typed(item)))
-        elif (of_class := known.get(kind)) is None:
+        elif (of_class := known.get(type(item))) is None:
             parts.append(item)
         else:
-            number, fields, values = of_class
-            if len(item.__dict__) != fields:
-                raise ValueError(kind)
-            parts.append((..., number, item.__pydantic_extra__, *values(item.__dict__)))
+            number, count, _, values = of_class
+            fields: dict[str, Any] = item.__dict__
+            if len(fields) != count:
+                raise ValueError(fields.keys())
+            parts.append((..., number, item.__pydantic_extra__, *values(fields)))
     # Version 0 depends on the values alone. Lists of a few, without their lengths: a long one's buffer grows slowly.
     return b"".join([marshal.dumps(parts[at : at + _AT_ONCE], 0)[5:] for at in range(0, len(parts), _AT_ONCE)])
 
@@ -164,7 +168,7 @@ def known_of(serializer: SerializerProtocol, lines: Sequence[Line], chunks: Sequ
     known = Known(list(lines))
     content: list[bytes] = []
     for items in chunks:
-        exact = [_is_exact(item) for item in items]
+        exact = _are_exact(items)
         content.append(content_of(serializer, items, exact))
         known.exact += exact
         known.items.append(len(known.exact))
@@ -236,11 +240,11 @@ def _beginning(lines: Sequence[Line], chunks: int) -> list[Line]:
 def _compare(serializer: SerializerProtocol, known: Known, value: list[Any]) -> tuple[int, list[bool], bytes]:
     """How many of the known chunks begin the list; how its items are compared; its content."""
     exact = known.exact[: len(value)]
-    exact += [_is_exact(item) for item in value[len(exact) :]]
+    exact += _are_exact(value[len(exact) :])
     try:
         content = content_of(serializer, value, exact)
     except (ValueError, KeyError):  # an item became something else
-        exact = [_is_exact(item) for item in value]
+        exact = _are_exact(value)
         content = content_of(serializer, value, exact)
     if content.startswith(known.content):
         kept = len(known.items)
@@ -249,7 +253,7 @@ def _compare(serializer: SerializerProtocol, known: Known, value: list[Any]) -> 
     items, end = (known.items[kept - 1], known.ends[kept - 1]) if kept else (0, 0)
     if items == len(known.exact):
         return kept, exact, content
-    exact[items:] = [_is_exact(item) for item in value[items:]]
+    exact[items:] = _are_exact(value[items:])
     return kept, exact, content[:end] + content_of(serializer, value[items:], exact[items:])
 
 

@@ -37,7 +37,7 @@ from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, 
 from everstep.checkpoints.redaction import without_configuration, without_secrets
 from everstep.checkpoints.statements import execute
 from everstep.checkpoints.step_serializer import StepSerializer
-from everstep.checkpoints.task_writes import Row, TaskWrites, together
+from everstep.checkpoints.task_writes import Row, TaskWrites
 from everstep.checkpoints.thread_operations import INTERRUPT, RESUME
 from everstep.observability import metric_names
 
@@ -248,8 +248,7 @@ class StepSaver(DeltaHistory):
         )
         if self._shortens:
             plain = self._lists.plain_channels(config)
-            statements = [(sql, together([Row(*row) for row in rows], plain)) for sql, rows in statements]
-            self._writes.stored(row for _, rows in statements for row in rows)
+            statements = [(sql, self._writes.to_store([Row(*row) for row in rows], plain)) for sql, rows in statements]
         patient = not any(channel in CONTROL for channel, _ in writes) and not crash.armed("writes.after_put")
         progress = {"progressed": any(channel not in CONTROL for channel, _ in writes)}
         future = self._submit(statements, progress, place=place_of(config), task_id=task_id, patient=patient)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -20,6 +20,8 @@ MAX_REPORTED = 10
 MAX_DEPTH = 40
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_AS_THEY_ARE = frozenset[Any]({type(None), bool, int, float})
+_type_of: Callable[[Any], Any] = type
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
@@ -73,19 +75,29 @@ def _storable(serializer: SerializerProtocol, value: Any) -> bool:
 
 def is_exact(value: Any, depth: int = MAX_DEPTH) -> bool:
     """Whether a value surely comes back as it is, without a try: it is plain JSON."""
-    if value is None or type(value) in (bool, int, float):
+    kind = _type_of(value)
+    if kind in _AS_THEY_ARE:
         return True
-    if type(value) is str:
+    if kind is str:
         return value.isascii() or not _SURROGATE.search(value)
     if depth == 0:
         return False
-    if type(value) is list:
-        items = cast("list[Any]", value)
-        return all(is_exact(item, depth - 1) for item in items)
-    if type(value) is dict:
-        items = cast("dict[Any, Any]", value).items()
-        return all(type(key) is str and is_exact(item, depth - 1) for key, item in items)
+    if kind is list:
+        return are_exact(value, depth - 1)
+    if kind is dict:
+        return all(type(key) is str for key in value) and are_exact(value.values(), depth - 1)
     return False
+
+
+def are_exact(values: Iterable[Any], depth: int = MAX_DEPTH) -> bool:
+    """Whether all of them are so."""
+    for value in values:
+        kind = _type_of(value)
+        if kind in _AS_THEY_ARE or (kind is str and value.isascii()):
+            continue  # nearly all are, and a call for each would take longer than to look
+        if not is_exact(value, depth):
+            return False
+    return True
 
 
 def changes(serializer: SerializerProtocol, channel: str, value: Any) -> list[str]:

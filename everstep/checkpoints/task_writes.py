@@ -133,15 +133,30 @@ class TaskWrites:
         self._rows: OrderedDict[tuple[Place, str], list[tuple[Row, Parts]]] = OrderedDict()
         self._size = 0
 
-    def stored(self, rows: Iterable[Row]) -> None:
-        """Rows are on their way into the record."""
-        with self._lock:
+    def to_store(self, rows: Sequence[Row], plain: Set[str]) -> Sequence[Row]:
+        """What a task wrote, as it is stored from now on: as one row, if that can be.
+
+        Args:
+            rows: The rows, as LangGraph would store them.
+            plain: Channels whose writes nobody looks for by their name, as for those of a `DeltaChannel`.
+        """
+        if can_be_one(rows, plain):
+            parts: Parts = [_written(row) for row in rows]
+            channels = _SEPARATOR.join([row.channel for row in rows])
+            rows = [rows[0]._replace(channel=channels, kind=TOGETHER, value=_packed(parts))]
+            self._remember(rows[0], parts)
+        else:
             for row in rows:
-                parts: Parts = parts_of(row.value) if row.kind == TOGETHER else [Written(row.kind, row.value)]
-                if any(len(part.value) >= SMALLEST for part in parts if isinstance(part, Written)):
-                    key = (row.thread_id, row.namespace), row.checkpoint_id
-                    self._rows.setdefault(key, []).append((row, parts))
-                    self._size += _size(parts)
+                self._remember(row, [Written(row.kind, row.value)])
+        return rows
+
+    def _remember(self, row: Row, parts: Parts) -> None:
+        if all(len(part.value) < SMALLEST for part in parts if isinstance(part, Written)):
+            return
+        with self._lock:
+            key = (row.thread_id, row.namespace), row.checkpoint_id
+            self._rows.setdefault(key, []).append((row, parts))
+            self._size += _size(parts)
             while self._size > MOST_REMEMBERED:
                 self._take(next(iter(self._rows)))
 
@@ -176,21 +191,14 @@ class TaskWrites:
         return found
 
 
-def together(rows: Sequence[Row], plain: Set[str]) -> Sequence[Row]:
-    """The rows of a task as one, if that can be.
-
-    Args:
-        rows: The rows.
-        plain: Channels whose writes nobody looks for by their name, as for those of a `DeltaChannel`.
-    """
-    if not rows or not rows[0].task_path or any(row.position != at for at, row in enumerate(rows)):
-        return rows
-    if any(_SEPARATOR in row.channel or not (row.channel in plain or is_routing(row.channel)) for row in rows):
-        return rows
-    if len(rows) == 1 and len(rows[0].value) < SMALLEST:
-        return rows
-    channels = _SEPARATOR.join(row.channel for row in rows)
-    return [rows[0]._replace(channel=channels, kind=TOGETHER, value=_packed([_written(row) for row in rows]))]
+def can_be_one(rows: Sequence[Row], plain: Set[str]) -> bool:
+    """Whether the rows of a task are stored as one; see `TaskWrites.to_store`."""
+    if not rows or not rows[0].task_path or (len(rows) == 1 and len(rows[0].value) < SMALLEST):
+        return False
+    for at, row in enumerate(rows):
+        if row.position != at or _SEPARATOR in row.channel or not (row.channel in plain or is_routing(row.channel)):
+            return False
+    return True
 
 
 def channels_of(channel: str) -> list[str]:

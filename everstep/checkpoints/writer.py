@@ -19,6 +19,7 @@ import queue
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -61,7 +62,11 @@ class Writer:
     def __init__(self, connect: Callable[[], Connection], database: Database) -> None:
         self._connect = connect
         self._database = database
-        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._queue: deque[_Waiting | None] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Wakes the thread, which looks into `_queue` after each ring: so one that is not heard yet is enough."""
+        self._holds = False
+        """Whether the thread looks again in a moment anyway: what is patient rings only if not."""
         self._held: Future[Any] | None = None
         self._closed = False
         self._unfinished: set[Future[Any]] = set()
@@ -94,9 +99,11 @@ class Writer:
         with self._accepting:  # nothing may be queued behind the end, where nobody would look
             self._refuse_if_closed()
             self._unfinished.add(future)
-            self._queue.put(_Waiting(operation, future, patient))
+            self._queue.append(_Waiting(operation, future, patient))
             if patient:
                 self._held = future
+            if not (patient and self._holds) and self._bell.empty():
+                self._bell.put(None)
         return future
 
     def carry_out(self, operation: Operation[T]) -> T:
@@ -165,7 +172,8 @@ class Writer:
         with self._accepting:
             if not self._closed:
                 self._closed = True
-                self._queue.put(None)
+                self._queue.append(None)
+                self._bell.put(None)
         self._thread.join()
 
     def _run(self) -> None:
@@ -206,25 +214,40 @@ class Writer:
         """What the next commit holds, and whether more may come."""
         batch: list[_Waiting] = []
         held_until: float | None = None
-        item = self._queue.get()
         while True:
-            if item is None:
-                return batch, False
-            if not item.future.set_running_or_notify_cancel():
-                self._unfinished.discard(item.future)
-            else:
+            is_over = self._rest(held_until)
+            while self._queue and len(batch) < MAX_BATCH:
+                item = self._queue.popleft()
+                if item is None:
+                    return batch, False
+                if not item.future.set_running_or_notify_cancel():
+                    self._unfinished.discard(item.future)
+                    continue
                 batch.append(item)
                 if not item.patient:
-                    held_until = 0.0
+                    is_over = True
                 elif held_until is None:
                     held_until = time.monotonic() + PATIENCE_S
-            if len(batch) >= MAX_BATCH:
+            if batch and (is_over or len(batch) >= MAX_BATCH):
                 return batch, True
-            patience = held_until - time.monotonic() if held_until else 0.0
-            try:
-                item = self._queue.get(timeout=patience) if patience > 0 else self._queue.get_nowait()
-            except queue.Empty:
-                return batch, True
+
+    def _rest(self, until: float | None) -> bool:
+        """Until something comes, or until then, at which nothing that is patient wakes the thread; whether it is then.
+
+        What comes is in the queue before it looks whether it has to ring, and the thread looks there after this.
+        """
+        if until is None:
+            if not self._queue:
+                self._bell.get()
+            return False
+        self._holds = True
+        try:
+            self._bell.get(timeout=max(until - time.monotonic(), 0))
+        except queue.Empty:
+            return True
+        finally:
+            self._holds = False
+        return False
 
     def _commit(self, connection: Connection, batch: list[_Waiting]) -> list[_Outcome]:
         again, apart, renewed = 0, False, False

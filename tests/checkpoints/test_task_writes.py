@@ -21,13 +21,13 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 
-from everstep.checkpoints import compression, loop_bridge, saver
+from everstep.checkpoints import compression, loop_bridge, task_writes
 from everstep.checkpoints.history import Grown
 from everstep.checkpoints.lean import full, lean
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.step_serializer import CHECKPOINT, PACKED, STEP, StepSerializer
 from everstep.checkpoints.store import Store
-from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row, Shorter, TaskWrites, apart, together
+from everstep.checkpoints.task_writes import PART, PARTS, TOGETHER, Row, Shorter, TaskWrites, apart
 
 CHANCE = random.Random(7)
 STEPS = 40
@@ -206,7 +206,7 @@ def test_a_thread_of_before_is_read_and_gone_on_with(store: Store, monkeypatch: 
     with monkeypatch.context() as before:
         before.setattr(StepSerializer, "_checkpoint", packed)
         before.setattr(TaskWrites, "shorten", lambda _self, _place, _id, chunks: Shorter([], chunks))
-        before.setattr(saver, "together", lambda rows, _plain: rows)
+        before.setattr(task_writes, "can_be_one", lambda _rows, _plain: False)
         graph = begin(StepSaver(store), steps=10)
         told = repr([*graph.get_state_history(thread())])
     assert not written(store, f"'{PARTS}', '{PART}', '{TOGETHER}'")
@@ -273,16 +273,17 @@ def test_a_list_becomes_a_delta_channel_under_one_saver(shared: Store) -> None:
     assert len(after) == 5
 
 
-def test_rows_of_channels_that_are_looked_for_stay_apart() -> None:
+def test_rows_of_channels_that_are_looked_for_stay_apart(store: Store) -> None:
     """Only a task's writes to channels that are known as plain are stored as one row, and come apart as they were."""
     rows = [
         Row("thread", "", "checkpoint", "task", "path", at, channel, "msgpack", bytes([at]) * 300)
         for at, channel in enumerate(["items", "branch:to:step"])
     ]
-    assert together(rows, set()) == rows
-    assert together([row._replace(task_path="") for row in rows], {"items"})[0].channel == "items"
-    assert together([row._replace(channel="a,b") for row in rows], {"a,b"})[0].channel == "a,b"
-    (one,) = together(rows, {"items"})
+    writes = TaskWrites(StepSaver(store))
+    assert writes.to_store(rows, set()) == rows
+    assert writes.to_store([row._replace(task_path="") for row in rows], {"items"})[0].channel == "items"
+    assert writes.to_store([row._replace(channel="a,b") for row in rows], {"a,b"})[0].channel == "a,b"
+    (one,) = writes.to_store(rows, {"items"})
     assert one.kind == TOGETHER
     assert len(one.value) < 100
     assert apart(one, lambda part: b"") == rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from pathlib import Path
@@ -21,7 +22,7 @@ from everstep.errors import StoreUnavailable
 from tests.support.disk import fill, small_disk
 from tests.support.notes import note, noted, notes
 from tests.support.record import Gate
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -126,6 +127,35 @@ def test_a_patient_operation_alone_is_carried_out_soon(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("patient")
+def test_what_is_submitted_together_wakes_the_thread_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred operations that come while the thread is busy, or holds what is patient, wake it once."""
+    rings: list[None] = []
+
+    class Bell(queue.SimpleQueue[Any]):
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            rings.append(None)
+            super().put(item, block, timeout)
+
+    monkeypatch.setattr(queue, "SimpleQueue", Bell)
+    with noted(tmp_path) as store:
+        gate = Gate(store)
+        before = len(rings)
+        busy = [store.write(lambda _connection: None, patient=number % 2 > 0) for number in range(100)]
+        while_busy = len(rings) - before
+        gate.open()
+        wait(busy, PATIENCE)
+        assert while_busy == 1
+        before = len(rings)
+        held = [store.write(lambda _connection: None, patient=True)]
+        until(lambda: store._writer._holds)
+        held += [store.write(lambda _connection: None, patient=True) for _ in range(100)]
+        assert len(rings) - before <= 1  # a ring from before may be left
+        store.write(lambda _connection: None).result(PATIENCE)
+        assert all(future.done() for future in held)
+        assert len(rings) - before <= 2
+
+
+@pytest.mark.usefixtures("patient")
 def test_what_is_held_can_be_asked_for(store: Store) -> None:
     """`flush` carries out what is held, and costs nothing when nothing is."""
     store.write(note("held"), patient=True)
@@ -195,17 +225,17 @@ def test_no_operation_is_forgotten_between_submit_and_close(tmp_path: Path, monk
     engine = sqlite.writing_engine(path)
     closing: list[threading.Thread] = []
 
-    class SlowQueue(queue.SimpleQueue[Any]):
-        """Gives another thread the time to close between `submit`'s look and its `put`."""
+    class SlowQueue(deque[Any]):
+        """Gives another thread the time to close between `submit`'s look and its `append`."""
 
-        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        def append(self, item: Any) -> None:
             if item is not None:
                 closing.append(threading.Thread(target=own.close))
                 closing[0].start()
                 closing[0].join(0.3)
-            super().put(item, block, timeout)
+            super().append(item)
 
-    monkeypatch.setattr(queue, "SimpleQueue", SlowQueue)
+    monkeypatch.setattr(writer, "deque", SlowQueue)
     own = Writer(engine.connect, Sqlite(f"sqlite:///{path}"))
     accepted = own.submit(lambda _connection: "done")
     assert accepted.result(2.0) == "done"
