@@ -14,7 +14,19 @@ from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select, upd
 from everstep.checkpoints import deaths, job_statements
 from everstep.checkpoints.admission import Admission, Limits
 from everstep.checkpoints.job_statements import WAITING
-from everstep.checkpoints.jobs import Job, LostClaim, Move, from_row, get, job_of, transition, transition_all
+from everstep.checkpoints.jobs import (
+    CLAIMED,
+    Job,
+    LostClaim,
+    Move,
+    from_row,
+    get,
+    in_order,
+    job_of,
+    start_first,
+    transition,
+    transition_all,
+)
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.standstill import Standstill, newest_event
 
@@ -61,7 +73,14 @@ def claim(
             minutes at most.
         told: Told of each leg whose process is found to be gone (`deaths.judge`).
     """
-    look = _Look(connection, limits or Limits(), now, graphs, dead_workers, frozenset(running))
+    limits = limits or Limits()
+    if limit > 0 and not (dead_workers or limits.graphs or limits.services):
+        started = start_first(
+            connection, now=now, worker=worker, lease_ms=lease_ms, limit=limit, graphs=graphs, running=running
+        )
+        if started is not None:
+            return started
+    look = _Look(connection, limits, now, graphs, dead_workers, frozenset(running))
     passed_over: set[int] = set()
     claimed: list[Job] = []
     waiting: list[Move] = []
@@ -83,7 +102,7 @@ def claim(
                 job = get(connection, job.id)
             if job.status not in (*WAITING, "running") or not admission.admits(job, services):
                 continue
-            reason, count = "claimed", dict[str, int]()
+            reason, count = CLAIMED, dict[str, int]()
             if job.status == "running":
                 start_those_waiting()  # a judgement looks at what else that worker held
                 if deaths.is_unripe(connection, job, dead_workers, now=now, patience_ms=min(lease_ms // 2, MOMENT_MS)):
@@ -127,7 +146,7 @@ def anything_ready(
     limits, memory = limits or Limits(), memory or Standstill()
     if not (limits.graphs or limits.services):
         look = job_statements.look_around(None if graphs is None else len(graphs))
-        closed, keyed, ready = look.run(connection, {"now": now, **_numbered(graphs)}).fetchone()
+        closed, keyed, ready = look.run(connection, {"now": now, **job_statements.numbered(graphs)}).fetchone()
         if not (closed or keyed):
             memory.forget()
             return bool(ready)
@@ -150,7 +169,8 @@ def anything_ready(
 def other_holders(connection: Connection, *, worker: str, graphs: Sequence[str]) -> list[str]:
     """The other workers that hold a job of these graphs."""
     statement = job_statements.other_holders(len(graphs))
-    return [str(row[0]) for row in statement.run(connection, {"leased_by": worker, **_numbered(graphs)}).fetchall()]
+    values = {"leased_by": worker, **job_statements.numbered(graphs)}
+    return [str(row[0]) for row in statement.run(connection, values).fetchall()]
 
 
 class _Look:
@@ -197,7 +217,7 @@ class _Look:
 
     def _found(self, most: int, most_lost: int) -> list[Job] | None:
         """The first of each kind; None if something limits what may start."""
-        values = {"now": self._now, "most": most, "most_lost": most_lost, **_numbered(self._graphs)}
+        values = {"now": self._now, "most": most, "most_lost": most_lost, **job_statements.numbered(self._graphs)}
         graphs = None if self._graphs is None else len(self._graphs)
         rows = job_statements.look_for_ready(self._connection, graphs, values)
         return None if rows is None else [from_row(row) for row in rows]
@@ -206,10 +226,6 @@ class _Look:
         return Admission.read(
             self._connection, self._limits, now=self._now, graphs=self._graphs, dead_workers=self._dead_workers
         )
-
-
-def _numbered(graphs: Sequence[str] | None) -> dict[str, str]:
-    return {f"graph_{number}": name for number, name in enumerate(graphs or ())}
 
 
 def _ready(now: int, graphs: Sequence[str] | None, dead_workers: Collection[str]) -> list[ColumnElement[bool]]:
@@ -235,7 +251,7 @@ def _first(
 
 
 def _in_order(found: Iterable[Job]) -> list[Job]:
-    return sorted(found, key=lambda job: (job.due_rank, job.id))
+    return sorted(found, key=in_order)
 
 
 def _start(job: Job, reason: str, now: int, worker: str, lease_ms: int, count: Mapping[str, int]) -> Move:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     JSON,
     ColumnElement,
     Connection,
@@ -27,7 +28,8 @@ from sqlalchemy import (
     false,
     func,
     insert,
-    literal,
+    literal_column,
+    not_,
     or_,
     select,
     true,
@@ -137,12 +139,18 @@ def _move_and_note_all(was: str, columns: tuple[str, ...]) -> Statement:
     return Statement(insert(job_events).from_select(["job_id", *_EVENT], event).inline())
 
 
+def _is(column: Any, constant: str) -> ColumnElement[bool]:
+    """As `==`; written out here, so that it is the same in each part of a statement that a change refers to."""
+    return column == literal_column(f"'{constant}'")
+
+
 def _closed() -> ColumnElement[bool]:
-    return exists().where(services.c.gate == "closed")
+    return exists().where(_is(services.c.gate, "closed"))
 
 
 def _keyed() -> ColumnElement[bool]:
-    return exists().where(_jobs.status.in_([literal(status) for status in LIVING]), _jobs.concurrency_key.is_not(None))
+    living = _jobs.status.in_([literal_column(f"'{status}'") for status in LIVING])
+    return exists().where(living, _jobs.concurrency_key.is_not(None))
 
 
 CLOSED_AND_KEYED = Statement(select(_closed(), _keyed()))
@@ -182,6 +190,50 @@ def _held_and_ready(graphs: int | None) -> Statement:
 
 
 @cache
+def start_first(graphs: int | None, most: int) -> Statement:
+    """On PostgreSQL, in one message: start the first ready jobs, and note it, where their order alone decides which.
+
+    It does not where a gate is closed or a job has a concurrency key, nor where among the first of each kind is one
+    whose lease has expired, a suspect, or one of `mine`, a text such as `{1,2}`. Then nothing is started.
+
+    Its parameters are `now`, the graphs' names, and what a start sets and tells: `leased_by`, `lease_until`, `reason`.
+
+    Args:
+        graphs: As for `look_for_ready`.
+        most: How many are started; no parameter, so that the planner knows they are few.
+
+    Returns:
+        Its rows begin with whether the order alone decided; a job's columns follow, or none if none is ready.
+    """
+    held = select(_closed().label("closed"), _keyed().label("keyed")).cte("held")
+    free = not_(exists().where(or_(held.c.closed, held.c.keyed)))
+    told = (_jobs.id, _jobs.status, _jobs.claim_no, _jobs.due_rank, _jobs.suspect, _jobs.worker_deaths)
+    numbers = [*(most for _ in WAITING), 1]  # a single lost one decides
+    kinds = [
+        part.where(free).with_only_columns(*told).limit(literal_column(str(number))).cte(f"ready_{at}")
+        for at, (part, number) in enumerate(zip(_first(graphs), numbers, strict=True))
+    ]
+    found = union_all(*(select(kind) for kind in kinds)).cte("found")
+    suspected = found.c.suspect + found.c.worker_deaths > literal_column("0")
+    mine = found.c.id == func.any(cast(bindparam("mine", type_=Text()), ARRAY(Integer())))
+    odd = exists().where(or_(_is(found.c.status, "running"), suspected, mine))
+    plain = select(and_(free, not_(odd)).label("plain")).cte("plain")
+    first = select(found).join_from(found, plain, plain.c.plain).order_by(found.c.due_rank, found.c.id)
+    first = first.limit(literal_column(str(most))).cte("first")
+    as_found = and_(_jobs.id == first.c.id, _jobs.claim_no == first.c.claim_no)
+    now, one = bindparam("now", type_=_jobs.updated_at.type), literal_column("1", Integer())
+    start: dict[str, Any] = {"attempts": _jobs.attempts + one, "claim_no": _jobs.claim_no + one, "updated_at": now}
+    start |= {"status": literal_column("'running'"), **_given(("leased_by", "lease_until"))}
+    started = update(agent_jobs).where(as_found).values(start)
+    moved = started.returning(*_jobs, first.c.status.label("was")).cte("moved")
+    who, why = bindparam("leased_by", type_=job_events.c.actor.type), bindparam("reason", type_=Text())
+    event = select(moved.c.id, moved.c.was, moved.c.status, moved.c.claim_no, now, who, why)
+    noted = insert(job_events).from_select(["job_id", *_EVENT], event).cte("noted")
+    after = [moved.c[column.key] for column in _jobs]
+    return Statement(select(plain.c.plain, *after).select_from(plain.outerjoin(moved, true())).add_cte(noted))
+
+
+@cache
 def _kinds(graphs: int | None) -> Statement:
     """What `CLOSED_AND_KEYED` finds, and of each kind of ready job whether there is any."""
     return Statement(select(_closed(), _keyed(), *_any_of_each(graphs)))
@@ -204,6 +256,11 @@ def _first(graphs: int | None) -> list[Select[Any]]:
     ]
 
 
+def numbered(graphs: Sequence[str] | None) -> dict[str, str]:
+    """The parameters that name a worker's graphs."""
+    return {f"graph_{number}": name for number, name in enumerate(graphs or ())}
+
+
 @cache
 def look_around(graphs: int | None) -> Statement:
     """What `CLOSED_AND_KEYED` finds, and, if that is nothing, whether a job is ready; nothing is locked."""
@@ -215,15 +272,15 @@ def _any_of_each(graphs: int | None) -> list[ColumnElement[bool]]:
     return [exists(select(_jobs.id).where(part)) for part in _ready(graphs, _jobs.next_run_at)]
 
 
-_IN_ORDER = _jobs.next_run_at + 0
+_IN_ORDER = _jobs.next_run_at + literal_column("0")
 """Not by its index, whose order would have to be sorted anew."""
 
 
 def _ready(graphs: int | None, due_at: ColumnElement[int] = _IN_ORDER) -> list[ColumnElement[bool]]:
     """What is ready, apart by status: so each part is found in its order by an index, however much waits behind it."""
     now = bindparam("now", type_=_jobs.next_run_at.type)
-    parts = [and_(_jobs.status == status, due_at <= now) for status in WAITING]
-    parts.append(and_(_jobs.status == "running", _jobs.lease_until <= now))
+    parts = [and_(_is(_jobs.status, status), due_at <= now) for status in WAITING]
+    parts.append(and_(_is(_jobs.status, "running"), _jobs.lease_until <= now))
     return [and_(part, _mine(graphs)) for part in parts]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -43,6 +43,8 @@ LEG_ENDS = ("retry", "review", "done", "failed")
 PAUSED = ("review", "done", "failed")
 """Where a job rests until a person moves it on, or for ever."""
 _HELD = ("review", "failed")
+CLAIMED = "claimed"
+"""Why a ready job is running now."""
 
 
 class LostClaim(Exception):
@@ -165,26 +167,69 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
         if not job_statements.move(connection, was, columns, rows):
             what = ", ".join(f"job {move.job.public_id}: claim {move.job.claim_no}" for move in moves)
             raise LostClaim(f"{what} is no longer its claim")
-    tell = pause = False
     for move, after in zip(moves, moved, strict=True):
-        was, to = move.job.status, move.to
-        if move.job.run_json is not None:  # it may share its thread
-            from everstep.checkpoints import turns
-
-            turns.moved(connection, after, now=now, actor=actor)
-        elif was in _HELD or to in _HELD or (to == "done" and after.claim_no > 1):
-            from everstep.checkpoints import conversations
-
-            conversations.follow(connection, move.job, after, now=now)
-        if after.webhook is not None:
-            deliveries.tell(connection, after, now=now)
-        tell = tell or to in WAITING
-        pause = pause or to in PAUSED
-    if tell:  # and who waits for a moment learns of another one
+        _follow(connection, move.job, after, now=now, actor=actor)
+    if any(move.to in WAITING for move in moves):  # and who waits for a moment learns of another one
         notify(connection)
-    if pause:
+    if any(move.to in PAUSED for move in moves):
         notify_if_free(connection, PAUSES)
     return moved
+
+
+def start_first(
+    connection: Connection,
+    *,
+    now: int,
+    worker: str,
+    lease_ms: int,
+    limit: int,
+    graphs: Sequence[str] | None,
+    running: Collection[int],
+) -> list[Job] | None:
+    """Transitions of the first ready jobs to `running`, where one statement can find and make them: on PostgreSQL.
+
+    Args:
+        connection: The write transaction.
+        now: UTC milliseconds.
+        worker: Who holds them from now on.
+        lease_ms: Length of the lease, milliseconds.
+        limit: Most jobs to start.
+        graphs: Only jobs of these graphs; all when None.
+        running: Row ids of jobs that the worker still runs.
+
+    Returns:
+        The jobs as they are; None if more than their order decides which may start (`job_statements.start_first`).
+    """
+    if connection.dialect.name != "postgresql":
+        return None
+    values = {"now": now, "leased_by": worker, "lease_until": now + lease_ms, "reason": CLAIMED}
+    values |= {"mine": f"{{{','.join(map(str, running))}}}", **job_statements.numbered(graphs)}
+    rows = job_statements.start_first(None if graphs is None else len(graphs), limit).run(connection, values).fetchall()
+    if not rows[0][0]:
+        return None
+    started = [from_row(row[1:]) for row in rows if row[1] is not None]
+    for job in started:  # nothing but its run and its thread hear of a start
+        _follow(connection, job, job, now=now, actor=worker)
+    return sorted(started, key=in_order)
+
+
+def in_order(job: Job) -> tuple[int, int]:
+    """By what ready jobs are sorted; see `rank`."""
+    return job.due_rank, job.id
+
+
+def _follow(connection: Connection, before: Job, after: Job, *, now: int, actor: str) -> None:
+    """What a transition means for the job's run and thread, and for its webhook."""
+    if after.run_json is not None:  # it may share its thread
+        from everstep.checkpoints import turns
+
+        turns.moved(connection, after, now=now, actor=actor)
+    elif before.status in _HELD or after.status in _HELD or (after.status == "done" and after.claim_no > 1):
+        from everstep.checkpoints import conversations
+
+        conversations.follow(connection, before, after, now=now)
+    if after.webhook is not None:
+        deliveries.tell(connection, after, now=now)
 
 
 def _written(move: Move, now: int) -> dict[str, Any]:

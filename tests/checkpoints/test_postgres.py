@@ -332,12 +332,54 @@ def test_a_claim_does_not_read_all_that_waits(store: Store) -> None:
     names = f"public_id, idempotency_key, thread_id, status, updated_at, due_rank, {alike}"
     each = f"SELECT n, n, n, 'pending', n, n, {alike} FROM agent_jobs, generate_series(1, 2000) AS n"
     execute(store.url, f"INSERT INTO agent_jobs ({names}) {each}")
-    look = job_statements._held_and_ready(None)._forms["postgresql"]  # pyright: ignore[reportPrivateUsage]
-    values = look.parameters({"now": store.clock.now_ms(), "most": 1, "most_lost": 1})
+    start = job_statements.start_first(None, 1)._forms["postgresql"]  # pyright: ignore[reportPrivateUsage]
+    now = store.clock.now_ms()
+    values = start.parameters({"now": now, "leased_by": "a", "lease_until": now, "reason": "claimed", "mine": "{}"})
 
     def plan(connection: Connection) -> str:
-        rows = connection.connection.driver_connection.execute(f"EXPLAIN {look.sql}", values)  # type: ignore[union-attr]
+        rows = connection.connection.driver_connection.execute(f"EXPLAIN {start.sql}", values)  # type: ignore[union-attr]
         return "\n".join(str(row[0]) for row in rows)
 
     told = store.write(plan).result(PATIENCE)
     assert told.count("Index Scan using idx_agent_jobs_rank") >= 2, told  # of what is pending, and of what is retried
+    assert "Seq Scan on agent_jobs" not in told, told  # those that are started are few, and found by their ids
+
+
+@pytest.mark.parametrize("odd", ["suspect", "worker_deaths", "lease_until", "concurrency_key", "mine", "gate"])
+def test_one_statement_starts_nothing_where_more_than_the_order_decides(store: Store, odd: str) -> None:
+    """A suspect, an expired lease, a key, a job that the worker still runs, a closed gate: each is judged first."""
+    of_three = [store.enqueue("graph", {"number": number}).job for number in range(3)]
+    second = of_three[1].id
+    if odd == "lease_until":
+        execute(store.url, f"UPDATE agent_jobs SET status = 'running', lease_until = 1 WHERE id = {second}")
+    elif odd == "gate":
+        columns = "name, gate, symptom, closed_at, updated_at"
+        execute(store.url, f"INSERT INTO services ({columns}) VALUES ('model', 'closed', 'down', 1, 1)")
+    elif odd != "mine":
+        execute(store.url, f"UPDATE agent_jobs SET {odd} = '1' WHERE id = {second}")
+
+    def start(connection: Connection, limit: int) -> list[jobs.Job] | None:
+        running, now = [second] if odd == "mine" else [], store.clock.now_ms()
+        return jobs.start_first(
+            connection, now=now, worker="a", lease_ms=60_000, limit=limit, graphs=["graph"], running=running
+        )
+
+    assert store.write(lambda connection: start(connection, 2)).result(PATIENCE) is None
+    assert [store.job(job.public_id).claim_no for job in of_three] == [0, 0, 0]
+
+
+def test_what_one_statement_starts_is_as_the_record_has_it(store: Store) -> None:
+    """The jobs come in their order, as they are, and each start is an event; a job behind them waits."""
+    four = [store.enqueue("graph", {"number": number}, priority=number).job for number in range(4)]
+    execute(store.url, f"UPDATE agent_jobs SET status = 'retry' WHERE id = {four[2].id}")
+    found = claim(store, "a", limit=3)
+    assert [job.id for job in found] == [job.id for job in (four[3], four[2], four[1])]
+    assert [store.job(job.public_id) for job in found] == found
+    assert [job.attempts for job in found] == [1, 1, 1]
+    told = [store.events(job)[-1] for job in found]
+    assert [(event["from"], event["to"], event["claim_no"], event["reason"]) for event in told] == [
+        ("pending", "running", 1, "claimed"),
+        ("retry", "running", 1, "claimed"),
+        ("pending", "running", 1, "claimed"),
+    ]
+    assert store.job(four[0].public_id).status == "pending"

@@ -65,6 +65,53 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted
         yield Counted(store, statements, planned)
 
 
+class Sent:
+    """A record in PostgreSQL whose writer tells of every message that it sends."""
+
+    def __init__(self, store: Store, messages: list[str]) -> None:
+        self.store = store
+        self._messages = messages
+
+    def during(self, action: Callable[[], Any]) -> list[str]:
+        """The messages of the writer while something is done; the server answers each before the next is sent."""
+        self._messages.clear()
+        before = self.store.commits
+        action()
+        return [*self._messages, *["BEGIN", "COMMIT"] * (self.store.commits - before)]
+
+
+@pytest.fixture
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sent]:
+    """As `counted`, on PostgreSQL."""
+    from psycopg import Cursor
+
+    from everstep.checkpoints.postgres import WRITING, Postgres
+
+    messages: list[str] = []
+    connect = Postgres._plain  # pyright: ignore[reportPrivateUsage]
+
+    class Told(Cursor[Any]):
+        def execute(self, query: Any, *given: Any, **how: Any) -> Any:
+            messages.append(str(query))
+            return super().execute(query, *given, **how)
+
+        def executemany(self, query: Any, params_seq: Any, **how: Any) -> None:
+            messages.append(str(query))
+            super().executemany(query, params_seq, **how)
+
+    def plain(database: Postgres, options: str) -> Any:
+        connection = connect(database, options)
+        if options == WRITING:
+            connection.cursor_factory = Told
+        return connection
+
+    monkeypatch.setattr(Postgres, "_plain", plain)
+    monkeypatch.setattr(claiming, "FRESH_S", AN_HOUR_S)
+    monkeypatch.setattr(writer, "PATIENCE_S", AN_HOUR_S)
+    with record("postgres", tmp_path, ManualClock()) as store:
+        yield Sent(store, messages)
+
+
 def enqueue(store: Store, number: int) -> Job:
     """One of several jobs."""
     return store.enqueue("graph", {"log": [str(number)]}).job
@@ -100,6 +147,17 @@ def test_a_job_of_the_bare_queue_is_six_statements_and_a_commit(counted: Counted
     statements, commits = counted.during(lambda: done_and_next(counted.store, held, 1))
     assert (len(statements), commits) == (6 + 2, 1), statements
     assert sum("agent_jobs.payload_json" in statement for statement in statements) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_on_postgresql_jobs_of_the_bare_queue_are_four_messages(sent: Sent, batch: int) -> None:
+    """However many end and begin together: the transaction's begin, what is done, what is next, the commit."""
+    for number in range(3 * batch):
+        enqueue(sent.store, number)
+    held = done_and_next(sent.store, [], batch)
+    messages = sent.during(lambda: held.extend(done_and_next(sent.store, held[:batch], batch)))
+    assert len(messages) == 4, messages
+    assert len(held) == 2 * batch
 
 
 def test_a_new_job_runs_when_its_claim_is_committed(counted: Counted) -> None:
