@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID, uuid5
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, delete, func, or_, select, update
 
 from everstep.checkpoints.database import insert_or_ignore
 from everstep.checkpoints.json_filters import check_storable, contains
 from everstep.checkpoints.schema import assistants as table
+from everstep.checkpoints.statements import Statement
 from everstep.clock import rfc3339, uuid7
 from everstep.errors import AssistantExists, AssistantNotFound, AssistantProtected
 
@@ -32,6 +33,10 @@ _SORTED_BY = {
     "created_at": table.c.created_at,
     "updated_at": table.c.updated_at,
 }
+_named = or_(table.c.assistant_id == bindparam("given"), table.c.assistant_id == bindparam("of_graph"))
+_resolved = select(table).where(_named, table.c.is_latest == 1)
+_RESOLVE = Statement(_resolved)
+_RESOLVE_SEEN = Statement(_resolved.where(or_(table.c.owner == bindparam("owner"), table.c.owner == SYSTEM)))
 _CHANGEABLE = {one: one for one in ("name", "description", "config", "context")} | {"graph_id": "graph"}
 
 
@@ -143,12 +148,8 @@ def resolve(connection: Connection, id_or_name: str, *, owner: str | None = None
     Raises:
         AssistantNotFound: There is none that the owner sees.
     """
-    query = select(table).where(
-        or_(table.c.assistant_id == id_or_name.lower(), table.c.assistant_id == system_id(id_or_name)),
-        table.c.is_latest == 1,
-        _seen_by(owner),
-    )
-    found = [_assistant(row) for row in connection.execute(query).mappings()]
+    asked = {"given": id_or_name.lower(), "of_graph": system_id(id_or_name), "owner": owner}
+    found = [_assistant(row) for row in (_RESOLVE if owner is None else _RESOLVE_SEEN).rows(connection, asked)]
     if not found:
         raise AssistantNotFound(
             f"there is no assistant {id_or_name!r}, and no graph of this name",
@@ -376,7 +377,7 @@ def _insert(connection: Connection, assistant: Assistant) -> bool:
     return insert_or_ignore(connection, table, values) is not None
 
 
-def _assistant(row: RowMapping) -> Assistant:
+def _assistant(row: Mapping[str, Any] | RowMapping) -> Assistant:
     return Assistant(
         assistant_id=row["assistant_id"],
         version=row["version"],

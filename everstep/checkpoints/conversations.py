@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, String, column, func, select, update
+from sqlalchemy import Connection, String, bindparam, column, func, select, update
 from sqlalchemy import table as table_named
 from sqlalchemy.exc import NoResultFound
 
@@ -21,6 +22,7 @@ from everstep.checkpoints.job import Job
 from everstep.checkpoints.json_filters import check_storable, storable
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import threads as table
+from everstep.checkpoints.statements import Statement
 from everstep.checkpoints.thread import OF_JOB, Status, Thread, Ttl, asked_by, of_job, thread_of
 from everstep.clock import uuid7
 from everstep.errors import CheckpointNotFound, RequestInvalid, ThreadBusy, ThreadExists, ThreadNotFound
@@ -32,6 +34,14 @@ KEEP: Any = object()
 _checkpoints = table_named(
     "checkpoints", *(column(name, String) for name in ("thread_id", "checkpoint_ns", "checkpoint_id"))
 )
+_FIND = Statement(select(table).where(table.c.thread_id == bindparam("thread")))
+_LOCK = Statement(select(table).where(table.c.thread_id == bindparam("thread")).with_for_update())
+
+
+@cache
+def _change(columns: tuple[str, ...]) -> Statement:
+    given: dict[str, Any] = {one: bindparam(one) for one in columns}
+    return Statement(update(table).where(table.c.thread_id == bindparam("thread")).values(given).returning(*table.c))
 
 
 def find(connection: Connection, thread_id: str, *, owner: str | None = None) -> Thread:
@@ -129,7 +139,8 @@ def ensure(
         RequestInvalid: The id is no UUID, or the metadata cannot be stored.
     """
     chosen = checked_id(thread_id)
-    if not _lock(connection, chosen):
+    found = _lock(connection, chosen)
+    if found is None:
         job = of_job(connection, chosen)
         if job is None and not make:
             raise ThreadNotFound(f"there is no thread {thread_id}", thread_id=thread_id)
@@ -138,8 +149,7 @@ def ensure(
             kept = ("owner", "graph", "assistant_id", "status", "created_at")
             row |= {name: getattr(job, name) for name in kept}
         _insert(connection, row, job.metadata if job else {}, None if job else ttl, now)
-        _lock(connection, chosen)
-    found = find(connection, chosen)
+        found = _lock(connection, chosen) or find(connection, chosen)
     about = {"graph_id": graph, "assistant_id": assistant_id}
     merged = {**found.metadata, **(metadata or {}), **{name: value for name, value in about.items() if value}}
     changes: dict[str, Any] = {}
@@ -309,7 +319,7 @@ def checked_id(thread_id: str) -> str:
 
 
 def _row(connection: Connection, thread_id: str) -> Thread | None:
-    row = connection.execute(select(table).where(table.c.thread_id == thread_id)).mappings().first()
+    row = next(iter(_FIND.rows(connection, {"thread": thread_id})), None)
     return None if row is None else thread_of(row)
 
 
@@ -328,15 +338,15 @@ def _insert(
     return insert_or_ignore(connection, table, values) is not None
 
 
-def _lock(connection: Connection, thread_id: str) -> bool:
-    """Hold the thread's row until the transaction ends; whether it has one."""
-    query = select(table.c.id).where(table.c.thread_id == thread_id).with_for_update()
-    return connection.execute(query).first() is not None
+def _lock(connection: Connection, thread_id: str) -> Thread | None:
+    """Hold the thread's row until the transaction ends; None if it has none."""
+    row = next(iter(_LOCK.rows(connection, {"thread": thread_id})), None)
+    return None if row is None else thread_of(row)
 
 
 def _changed(connection: Connection, thread_id: str, changes: Mapping[str, Any], now: int) -> Thread:
-    connection.execute(update(table).where(table.c.thread_id == thread_id).values(updated_at=now, **changes))
-    found = _row(connection, thread_id)
-    if found is None:
+    given = {"updated_at": now, **changes}
+    found = _change(tuple(given)).rows(connection, {**given, "thread": thread_id})
+    if not found:
         raise NoResultFound(f"thread {thread_id} has no row")
-    return found
+    return thread_of(found[0])

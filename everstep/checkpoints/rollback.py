@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from sqlalchemy import Connection, and_, select, update
+from sqlalchemy import Connection, and_, bindparam, select, update
 
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.schema import runs as table
+from everstep.checkpoints.statements import Statement
 from everstep.checkpoints.store import Store
+
+_of_thread = and_(table.c.thread_id == bindparam("thread_id"), table.c.rolled_back == 1, table.c.ended_at.is_not(None))
+_MARKED = Statement(
+    select(table.c.run_id, agent_jobs.c.returns).join(agent_jobs, agent_jobs.c.id == table.c.job_id).where(_of_thread)
+)
 
 
 def name_of_steps(run_id: str, returns: int) -> str:
@@ -23,10 +29,7 @@ def name_of_steps(run_id: str, returns: int) -> str:
 
 def marked(connection: Connection, thread_id: str) -> dict[str, list[str]]:
     """Runs of a thread that are over and whose steps are to go, each with what its steps are stored under."""
-    waits = and_(table.c.thread_id == thread_id, table.c.rolled_back == 1, table.c.ended_at.is_not(None))
-    found = connection.execute(
-        select(table.c.run_id, agent_jobs.c.returns).join(agent_jobs, agent_jobs.c.id == table.c.job_id).where(waits)
-    )
+    found = _MARKED.run(connection, {"thread_id": thread_id}).fetchall()
     return {
         str(run_id): [name_of_steps(run_id, number) for number in range(int(returns) + 1)] for run_id, returns in found
     }

@@ -10,24 +10,44 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
-from sqlalchemy import Connection, RowMapping, and_, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, delete, insert, literal_column, select, update
 
 from everstep.checkpoints import answers, effects, jobs, large_texts, reviews, services, turns
 from everstep.checkpoints.database import notify
-from everstep.checkpoints.job import Job
+from everstep.checkpoints.job import Job, from_row
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.run_request import RunRequest as RunRequest
 from everstep.checkpoints.schema import agent_jobs, events, threads
 from everstep.checkpoints.schema import runs as table
+from everstep.checkpoints.statements import Statement
 from everstep.checkpoints.turns import GOING, NOT_YET
 from everstep.clock import uuid7
 from everstep.errors import JobStateConflict, ReviewAnswerInvalid, RunNotFound, ThreadBusy, ThreadNotFound
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 NO_ANSWER: Any = answers.MISSING
+_FIND = Statement(select(table).where(table.c.run_id == bindparam("run_id")))
+_LOCK = Statement(select(threads.c.id).where(threads.c.thread_id == bindparam("thread_id")).with_for_update())
+_is_live = agent_jobs.c.status.in_([literal_column(f"'{status}'") for status in (*GOING, "review")])
+_LIVE = Statement(
+    select(agent_jobs).where(agent_jobs.c.thread_id == bindparam("thread_id"), _is_live).order_by(agent_jobs.c.id)
+)
+
+
+@cache
+def _insertion(columns: tuple[str, ...]) -> Statement:
+    given: dict[str, Any] = {one: bindparam(one) for one in columns}
+    return Statement(insert(table).values(given).inline())
+
+
+@cache
+def _job_insertion(columns: tuple[str, ...]) -> Statement:
+    given: dict[str, Any] = {one: bindparam(one) for one in columns}
+    return Statement(insert(agent_jobs).values(given).returning(*agent_jobs.c))
 
 
 @dataclass(frozen=True)
@@ -60,7 +80,7 @@ def find(connection: Connection, run_id: str) -> Run:
     Raises:
         RunNotFound: There is none.
     """
-    row = connection.execute(select(table).where(table.c.run_id == run_id)).mappings().first()
+    row = next(iter(_FIND.rows(connection, {"run_id": run_id})), None)
     if row is None:
         raise RunNotFound(f"no run has the id {run_id!r}", next_step="list the runs of its thread", run=run_id)
     return _run(connection, row)
@@ -93,7 +113,7 @@ def of_thread(
     return [_run(connection, row) for row in rows]
 
 
-def _run(connection: Connection, row: RowMapping) -> Run:
+def _run(connection: Connection, row: Mapping[str, Any] | RowMapping) -> Run:
     known: dict[str, Any] = {"values_json": None, **row}
     if known["values_json"] is not None:
         known["values_json"] = large_texts.whole(connection, known["thread_id"], known["values_json"])
@@ -128,14 +148,9 @@ def create(
         JobStateConflict: It answers a question that nobody asks.
         ReviewAnswerInvalid: Several questions wait, and the answer does not say which it is for.
     """
-    locked = select(threads).where(threads.c.thread_id == thread_id).with_for_update()
-    if connection.execute(locked).first() is None:
+    if _LOCK.run(connection, {"thread_id": thread_id}).fetchone() is None:
         raise ThreadNotFound(f"Thread {thread_id} not found", next_step="create it first", thread=thread_id)
-    on_thread = select(agent_jobs).where(agent_jobs.c.thread_id == thread_id).order_by(agent_jobs.c.id)
-    live = [
-        jobs.job_of(row)
-        for row in connection.execute(on_thread.where(agent_jobs.c.status.in_((*GOING, "review")))).mappings()
-    ]
+    live = [from_row(row) for row in _LIVE.run(connection, {"thread_id": thread_id}).fetchall()]
     going = [job for job in live if job.status in GOING]
     paused = next((job for job in live if job.status == "review"), None)
     answer = (request.command or {}).get("resume", NO_ANSWER)
@@ -279,13 +294,12 @@ def _begin(
         "created_at": now,
         "updated_at": now,
     }
-    row_id = connection.execute(insert(agent_jobs).values(**values).returning(agent_jobs.c.id)).scalar_one()
-    job = jobs.get(connection, row_id)
+    job = from_row(_job_insertion(tuple(values)).run(connection, values).fetchone())
     services.need(connection, job.id, policy.services, now=now)
     jobs.note_created(connection, job, now=now, actor=actor)
     _insert(connection, request, job, run_id, now)
     busy = {"status": "busy", "graph": request.graph, "assistant_id": request.assistant_id, "updated_at": now}
-    connection.execute(update(threads).where(threads.c.thread_id == thread_id).values(**busy))
+    turns.change_thread(connection, thread_id, busy)
     notify(connection)
     return find(connection, run_id)
 
@@ -361,4 +375,4 @@ def _insert(connection: Connection, request: RunRequest, job: Job, run_id: str, 
         "created_at": now,
         "updated_at": now,
     }
-    connection.execute(insert(table).values(**values))
+    _insertion(tuple(values)).run(connection, values)

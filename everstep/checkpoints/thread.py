@@ -7,18 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, bindparam, select
 
 from everstep.checkpoints import answers, large_texts
 from everstep.checkpoints.assistants import system_id
 from everstep.checkpoints.job import from_row
 from everstep.checkpoints.schema import agent_jobs, reviews
+from everstep.checkpoints.statements import Statement
 from everstep.clock import rfc3339
 
 MINUTE_MS = 60_000
 Status = Literal["idle", "busy", "interrupted", "error"]
 OF_JOB: Mapping[str, Status] = {"review": "interrupted", "done": "idle", "failed": "error"}
 """What a thread is whose job is so; `busy` otherwise."""
+_NAMED = agent_jobs.c.public_id == bindparam("thread")
+_OF_JOB = Statement(select(agent_jobs).where(_NAMED, agent_jobs.c.thread_id == bindparam("thread")))
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Thread:
         return view if self.error is None else {**view, "error": self.error}
 
 
-def thread_of(row: RowMapping) -> Thread:
+def thread_of(row: Mapping[str, Any] | RowMapping) -> Thread:
     """The thread of a row; columns that were not read are as if empty."""
     known: dict[str, Any] = dict(row)
     return Thread(
@@ -128,8 +131,7 @@ def thread_of(row: RowMapping) -> Thread:
 
 def of_job(connection: Connection, thread_id: str) -> Thread | None:
     """The thread of a job that was submitted otherwise than by a client of threads."""
-    query = select(agent_jobs).where(agent_jobs.c.public_id == thread_id, agent_jobs.c.thread_id == thread_id)
-    row = connection.execute(query).first()
+    row = _OF_JOB.run(connection, {"thread": thread_id}).fetchone()
     if row is None:
         return None
     job = from_row(row)

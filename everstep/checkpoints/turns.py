@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal_column, or_, select, update
 
 from everstep.checkpoints import deliveries, events, large_texts
 from everstep.checkpoints.events import Emitted
 from everstep.checkpoints.job import NOT_YET as NOT_YET
-from everstep.checkpoints.job import Job, job_of
+from everstep.checkpoints.job import Job, from_row
 from everstep.checkpoints.json_filters import storable_text
 from everstep.checkpoints.schema import agent_jobs, reviews, runs, threads
+from everstep.checkpoints.statements import Statement
 from everstep.clock import uuid7
 from everstep.errors import JobStateConflict
 
@@ -27,12 +29,41 @@ ASKING = frozenset({"interrupt", "breakpoint"})
 """Kinds of reviews that the graph itself asked for: its run came to what it was to come to."""
 
 _STATUS = {"pending": "pending", "retry": "pending", "running": "running", "done": "success"}
+_is_going = agent_jobs.c.status.in_([literal_column(f"'{status}'") for status in GOING])
+_of_thread = agent_jobs.c.thread_id == bindparam("thread")
+_of_job = select(runs).where(runs.c.job_id == bindparam("job")).order_by(runs.c.id.desc()).limit(1)
+_OPEN_RUN = Statement(_of_job.where(runs.c.ended_at.is_(None)))
+_FIRST = Statement(
+    select(agent_jobs).where(_of_thread, _is_going).order_by(agent_jobs.c.next_run_at, agent_jobs.c.id).limit(1)
+)
+_HOLD = Statement(select(threads.c.id).where(threads.c.thread_id == bindparam("thread")).with_for_update())
 
 
-def open_run(connection: Connection, job_id: int) -> RowMapping | None:
+@cache
+def _set_run(columns: tuple[str, ...]) -> Statement:
+    given: dict[str, Any] = {one: bindparam(one) for one in columns}
+    return Statement(update(runs).where(runs.c.id == bindparam("run")).values(given))
+
+
+@cache
+def _set_thread(columns: tuple[str, ...]) -> Statement:
+    given: dict[str, Any] = {one: bindparam(one) for one in columns}
+    return Statement(update(threads).where(threads.c.thread_id == bindparam("thread")).values(given))
+
+
+def change_run(connection: Connection, run_id: int, changes: Mapping[str, Any]) -> None:
+    """Set columns of a run, by its row id."""
+    _set_run(tuple(changes)).run(connection, {**changes, "run": run_id})
+
+
+def change_thread(connection: Connection, thread_id: str, changes: Mapping[str, Any]) -> None:
+    """Set columns of a thread's row, if it has one."""
+    _set_thread(tuple(changes)).run(connection, {**changes, "thread": thread_id})
+
+
+def open_run(connection: Connection, job_id: int) -> dict[str, Any] | None:
     """The run of a job that is not over."""
-    query = select(runs).where(runs.c.job_id == job_id, runs.c.ended_at.is_(None)).order_by(runs.c.id.desc()).limit(1)
-    return connection.execute(query).mappings().first()
+    return next(iter(_OPEN_RUN.rows(connection, {"job": job_id})), None)
 
 
 def tell_values(connection: Connection, job: Job, told: Mapping[str, Any]) -> None:
@@ -47,11 +78,11 @@ def tell_values(connection: Connection, job: Job, told: Mapping[str, Any]) -> No
     run = open_run(connection, job.id)
     if run is not None and "values_json" in told:
         values = large_texts.kept(connection, job.thread_id, told["values_json"])
-        connection.execute(update(runs).where(runs.c.id == run["id"]).values(values_json=values))
+        change_run(connection, run["id"], {"values_json": values})
     of_thread = {"values_json": told.get("state_json"), "interrupts_json": told.get("interrupts_json")}
     known = {name: storable_text(value) for name, value in of_thread.items() if value is not None}
     if known:
-        connection.execute(update(threads).where(threads.c.thread_id == job.thread_id).values(**known))
+        change_thread(connection, job.thread_id, known)
 
 
 def moved(connection: Connection, after: Job, *, now: int, actor: str) -> None:
@@ -93,7 +124,7 @@ def hold(connection: Connection, thread_id: str) -> None:
     In SQLite one transaction writes at a time anyway.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(select(threads.c.id).where(threads.c.thread_id == thread_id).with_for_update())
+        _HOLD.run(connection, {"thread": thread_id})
 
 
 def hold_running(connection: Connection, thread_id: str) -> None:
@@ -103,7 +134,7 @@ def hold_running(connection: Connection, thread_id: str) -> None:
         connection.execute(select(agent_jobs.c.id).where(running).with_for_update())
 
 
-def go_on(connection: Connection, job: Job, *, now: int, actor: str) -> RowMapping:
+def go_on(connection: Connection, job: Job, *, now: int, actor: str) -> dict[str, Any]:
     """A run for a job that goes on though no client asked: a person answered, retried, or raised its budget."""
     last = (
         connection.execute(select(runs).where(runs.c.job_id == job.id).order_by(runs.c.id.desc()).limit(1))
@@ -143,14 +174,13 @@ def start_next(connection: Connection, thread_id: str, *, now: int) -> None:
     due = max(now, json.loads(first.run_json or "{}").get("not_before") or 0)
     jobs.set_due(connection, first, due)
     busy = {"status": "busy", "error_json": None, "updated_at": now}
-    connection.execute(update(threads).where(threads.c.thread_id == thread_id).values(**busy))
+    change_thread(connection, thread_id, busy)
 
 
 def _first(connection: Connection, thread_id: str) -> Job | None:
     """The job of a thread that is under way, or else the one that has waited longest for its turn."""
-    going = select(agent_jobs).where(agent_jobs.c.thread_id == thread_id, agent_jobs.c.status.in_(GOING))
-    row = connection.execute(going.order_by(agent_jobs.c.next_run_at, agent_jobs.c.id).limit(1)).mappings().first()
-    return None if row is None else job_of(row)
+    row = _FIRST.run(connection, {"thread": thread_id}).fetchone()
+    return None if row is None else from_row(row)
 
 
 def require_last(connection: Connection, job: Job) -> None:
@@ -173,19 +203,16 @@ def require_last(connection: Connection, job: Job) -> None:
         )
 
 
-def _progress(connection: Connection, run: RowMapping, job: Job, now: int) -> None:
+def _progress(connection: Connection, run: Mapping[str, Any], job: Job, now: int) -> None:
     status = _STATUS[job.status]
     changes: dict[str, Any] = {"status": status, "updated_at": now}
     if status == "running":
         changes["started_at"] = run["started_at"] or now
         begun = {"run_id": run["run_id"], "attempt": job.claim_no}
         _emit(connection, run, job, [Emitted(events.METADATA, json.dumps(begun))], now)
-    connection.execute(update(runs).where(runs.c.id == run["id"]).values(**changes))
-    connection.execute(
-        update(threads)
-        .where(threads.c.thread_id == job.thread_id)
-        .values(status="busy", interrupts_json="{}", error_json=None, updated_at=now)
-    )
+    change_run(connection, run["id"], changes)
+    busy = {"status": "busy", "interrupts_json": "{}", "error_json": None, "updated_at": now}
+    change_thread(connection, job.thread_id, busy)
 
 
 def _verdict(connection: Connection, job: Job) -> tuple[str, dict[str, Any] | None]:
@@ -211,10 +238,10 @@ def _verdict(connection: Connection, job: Job) -> tuple[str, dict[str, Any] | No
 
 
 def _end_run(
-    connection: Connection, run: RowMapping, job: Job, status: str, error: dict[str, Any] | None, now: int
+    connection: Connection, run: Mapping[str, Any], job: Job, status: str, error: dict[str, Any] | None, now: int
 ) -> None:
     changes = {"status": status, "ended_at": now, "updated_at": now, "error_json": error and json.dumps(error)}
-    connection.execute(update(runs).where(runs.c.id == run["id"]).values(**changes))
+    change_run(connection, run["id"], changes)
     deliveries.tell_of_run(connection, job, {**run, **changes}, now=now)
     told = [Emitted(events.ERROR, json.dumps(error))] if status == "error" else []
     over: dict[str, Any] = {"status": status}
@@ -246,7 +273,7 @@ def _tell_thread(connection: Connection, job: Job, status: str, error: dict[str,
     if job.status != "review":
         changes["interrupts_json"] = "{}"
     changes |= {"status": of_thread, "updated_at": now, "state_updated_at": now}
-    connection.execute(update(threads).where(threads.c.thread_id == job.thread_id).values(**changes))
+    change_thread(connection, job.thread_id, changes)
 
 
 def _questions(connection: Connection, job: Job) -> list[dict[str, Any]]:
@@ -256,7 +283,7 @@ def _questions(connection: Connection, job: Job) -> list[dict[str, Any]]:
     return [{"id": row.public_id, "value": json.loads(row.value_json)} for row in connection.execute(query)]
 
 
-def _emit(connection: Connection, run: RowMapping, job: Job, emitted: list[Emitted], now: int) -> None:
+def _emit(connection: Connection, run: Mapping[str, Any], job: Job, emitted: list[Emitted], now: int) -> None:
     events.append(
         connection,
         emitted,

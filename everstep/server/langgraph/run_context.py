@@ -54,14 +54,22 @@ class RunContext:
             ending: What of the run's path tells what follows.
             as_stands: Changes the request by how the thread stands, in the transaction that admits it.
         """
-        answered = await once.write(await self.prepared(body, thread_id, ending, as_stands))
+        created: dict[str, Run] = {}
+        answered = await once.write(await self.prepared(body, thread_id, ending, as_stands, created))
         run_id = str(cast("Mapping[str, Any]", answered.reply.body)["run_id"])
+        if not answered.replayed:
+            return created[run_id], answered
         return await self.served.store.aread(lambda connection: runs.find(connection, run_id)), answered
 
     async def prepared(
-        self, body: RunCreate, thread_id: str | None, ending: str = "", as_stands: AsStands | None = None
+        self,
+        body: RunCreate,
+        thread_id: str | None,
+        ending: str = "",
+        as_stands: AsStands | None = None,
+        created: dict[str, Run] | None = None,
     ) -> Callable[[Connection], Reply]:
-        """What admits a run, in the write transaction it is given; see `start`."""
+        """What admits a run, in the write transaction it is given, and notes it in `created`; see `start`."""
         store, caller, now = self.served.store, self.caller, self.served.store.clock.now_ms()
         if body.command is not None and "resume" in body.command.model_fields_set:
             access.require(caller, "review")
@@ -98,6 +106,8 @@ class RunContext:
                 actor=caller.identity,
                 policy=policy,
             )
+            if created is not None:
+                created[run.run_id] = run
             if request.slow_client is not None and ending == "/stream":  # who asks reads from the first event on
                 stream_readers.read_to(connection, run.run_id, job_id=run.job_id, run_id=run.run_id, seen=0, now=now)
             place = f"/runs/{run.run_id}" if thread_id is None else f"/threads/{run.thread_id}/runs/{run.run_id}"
