@@ -141,6 +141,8 @@ def _print_job(view: dict[str, Any], *, with_legs: bool, verbose: bool) -> None:
     if view["error"]:
         error = view["error"]
         click.echo(f"error      {text(error.get('type') or error['code'])}: {text(error['message'], 500)}")
+        if error.get("words"):
+            click.echo(f"           they said: {text(error['words'], 500)}")
         chain: list[dict[str, Any]] = error.get("chain") or [{}]
         for line in (*place_lines(chain[0], verbose=verbose), *chain_lines(chain[1:], verbose=verbose)):
             click.echo(f"       {harmless(line)}")

@@ -220,7 +220,7 @@ def rejected(call: Call, decision: str, words: str | None) -> ApprovalRejected:
     """The error a node gets in the place of the result."""
     said = "rejected by a person" if decision == "reject" else "answered by a person instead of approved"
     return ApprovalRejected(
-        f"effect {call.name} was {said}" + (f": {words}" if words else ""),
+        f"effect {call.name} was {said}",  # without the words: an error's text is on spans and in logs
         next_step="catch ApprovalRejected in the node to go another way",
         effect=call.name,
         decision=decision,

@@ -19,7 +19,7 @@ from everstep.checkpoints import claims, jobs, provider_tasks
 from everstep.checkpoints import effects as effect_rows
 from everstep.checkpoints.payload import find_secrets
 from everstep.checkpoints.provider_outcome import Outcome, tell
-from everstep.checkpoints.provider_status import SUBMIT
+from everstep.checkpoints.provider_status import SUBMIT, ProviderStatus
 from everstep.checkpoints.provider_tasks import ProviderTask
 from everstep.checkpoints.quote import Quote
 from everstep.errors import EverstepError, ProviderConflict, ProviderRefused, ProviderTaskConflict, SecretInPayload
@@ -121,7 +121,8 @@ class Submission:
         try:
             submitted = await self._provider.submit(task.request, key=task.provider_key)
         except ProviderRefused as error:
-            outcome: Outcome = {"refused": {"message": error.message, **error.ids}}
+            refused = ProviderStatus("failed", error={"message": error.message, **error.ids})
+            outcome: Outcome = {"refused": refused.as_dict()["error"]}  # without credentials
         except ProviderConflict:  # also where the key is honoured: the same key again may be answered so for ever
             found = await self._provider.find(task.provider_key) if self._provider.findable else None
             if found is None:

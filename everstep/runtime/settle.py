@@ -17,7 +17,7 @@ from everstep.checkpoints.payload import LONGEST_TEXT, without_secrets
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
 from everstep.checkpoints.services import Report
-from everstep.errors import EffectNotRepeated, StoreUnavailable
+from everstep.errors import ApprovalRejected, EffectNotRepeated, StoreUnavailable
 from everstep.runtime import backoff
 from everstep.runtime.acceptance import Judgement
 from everstep.runtime.classify import Verdict
@@ -247,6 +247,8 @@ class _Settlement:
             "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
             "chain": [{**link, "message": without_secrets(link["message"][:LONGEST_TEXT])} for link in chain],
         }
+        if isinstance(error, ApprovalRejected):
+            what["words"] = error.words
         if isinstance(error, EffectNotRepeated):
             what["effects"] = error.ids["effects"]
         return what

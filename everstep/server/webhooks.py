@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from everstep import crash
 from everstep.checkpoints import provider_events
 from everstep.checkpoints.provider_status import ProviderEvent
+from everstep.credentials import without_secrets
 from everstep.errors import EventInvalid, EventRefused, EventTooLarge, ProviderNotFound, ProviderUnusable
 from everstep.observability import metric_names
 from everstep.server.context import Served, ServedBy
@@ -130,7 +131,8 @@ async def _genuine(provider: str, request: Request, served: Served) -> ProviderE
         raise ProviderUnusable("the provider's messages cannot be taken now", provider=provider) from None
     except EventInvalid as error:
         logger.warning("a genuine message of %s cannot be used: %s", provider, error.message)
-        raise
+        told = without_secrets(error.message)  # a provider's own code words it
+        raise EventInvalid(told, next_step=without_secrets(error.next_step), provider=provider) from None
 
 
 def _count(served: Served, provider: str, outcome: str) -> None:
