@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -84,6 +85,36 @@ def visit(client: httpx.Client, ear: Ear) -> str:
     return str(ask("GET", "/everstep/jobs", None)["jobs"][0]["id"])
 
 
+@contextmanager
+def served(scene: Scene) -> Iterator[httpx.Client]:
+    """A server for a scene's folder, and a client that knocks with secrets; the scene gets what the server wrote."""
+    folder = scene.folder
+    at = {"EVERSTEP_STORE": folder.url} if isinstance(folder, Elsewhere) else {}
+    log = folder.path / "log"
+    with log.open("wb") as writing:
+        server = subprocess.Popen(
+            [*COMMAND, "up", "--port", "0", "--json"],
+            cwd=folder.path,
+            env=environment(**scene.variables, **at, OTEL_METRIC_EXPORT_INTERVAL="200"),
+            stdout=subprocess.PIPE,
+            stderr=writing,
+        )
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            assert line, log.read_text()
+            url = json.loads(line)["url"]
+            with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False, headers=HEADERS) as client:
+                yield client
+                scene.written["metrics of the server"] = client.get("/everstep/metrics").raise_for_status().content
+            server.terminate()
+            scene.written["told"], _ = server.communicate(timeout=PATIENCE)
+        finally:
+            server.kill()
+            server.wait()
+    scene.written["log"] = log.read_bytes()
+
+
 @pytest.fixture(scope="module", params=DATABASES)
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A server that was visited, and what it wrote and sent."""
@@ -91,28 +122,8 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         scene = Scene(folder, request.param, ear)
         with (folder.path / "everstep.toml").open("a") as settings:
             settings.write('[webhooks]\nallow = ["127.0.0.1"]\n')
-        at = {"EVERSTEP_STORE": folder.url} if isinstance(folder, Elsewhere) else {}
-        log = folder.path / "log"
-        with log.open("wb") as writing:
-            server = subprocess.Popen(
-                [*COMMAND, "up", "--port", "0", "--json"],
-                cwd=folder.path,
-                env=environment(**scene.variables, **at, OTEL_METRIC_EXPORT_INTERVAL="200"),
-                stdout=subprocess.PIPE,
-                stderr=writing,
-            )
-            try:
-                assert server.stdout is not None
-                url = json.loads(server.stdout.readline())["url"]
-                with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False, headers=HEADERS) as client:
-                    visit(client, ear)
-                    scene.written["metrics"] = client.get("/metrics").content
-                server.terminate()
-                scene.written["told"], _ = server.communicate(timeout=PATIENCE)
-            finally:
-                server.kill()
-                server.wait()
-        scene.written["log"] = log.read_bytes()
+        with served(scene) as client:
+            visit(client, ear)
         scene.commands("traces flush")
         yield scene
 
@@ -134,6 +145,7 @@ def test_nothing_of_it_is_written_or_sent(scene: Scene) -> None:
     """Logs, lines of `--json`, metrics, spans and messages hold neither headers nor what clients keep."""
     assert b"step 1 work" in b"".join(scene.ear.heard["/v1/traces"])
     assert b"LookupError" in scene.written["log"]
+    assert b"everstep_jobs" in scene.written["metrics of the server"]
     content = dict(scene.written)
     content |= {f"sent to {path}": b"\n".join(bodies) for path, bodies in scene.ear.heard.items()}
     places = (*NOWHERE, *KEPT, "configurable", "metadata", "tag", "state", "error", "answer", "prompt")
