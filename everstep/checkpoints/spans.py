@@ -60,23 +60,24 @@ def write(
         for one in finished
     ]
     new = _inserted(connection, rows)
-    if not destinations:
-        return len(new)
-    queued = [
-        {"job_id": job_id, "span": row, "destination": destination, "queued_at": now}
-        for row in new
-        for destination in destinations
-    ]
-    if queued:
+    if new and destinations:
+        queued = [
+            {"job_id": job_id, "span": row, "destination": destination, "queued_at": now}
+            for row in new
+            for destination in destinations
+        ]
         _QUEUE.run_all(connection, queued)
     return len(new)
 
 
 def _inserted(connection: Connection, rows: Sequence[dict[str, Any]]) -> Sequence[int]:
     """Ids of those that were not there."""
-    if len(rows) == 1:  # as mostly: a step that calls nothing
-        return [row[0] for row in _one(connection.dialect.name).run(connection, rows[0]).fetchall()]
-    return connection.execute(_insertion(connection.dialect.name), rows).scalars().all()
+    if len(rows) > 1:
+        return connection.execute(_insertion(connection.dialect.name), rows).scalars().all()
+    if connection.dialect.name == "sqlite":  # as mostly: a step that calls nothing
+        cursor = _ONE_OF_SQLITE.run(connection, rows[0])
+        return [cursor.lastrowid] if cursor.rowcount == 1 else []
+    return [row[0] for row in _ONE.run(connection, rows[0]).fetchall()]
 
 
 @cache
@@ -85,10 +86,10 @@ def _insertion(dialect: str) -> Any:
     return of_dialect(spans).on_conflict_do_nothing().returning(spans.c.id)
 
 
-@cache
-def _one(dialect: str) -> Statement:
-    row: dict[str, Any] = {name: bindparam(name) for name in ("job_id", "leg", "span_id", "started_ns", "body")}
-    return Statement(_insertion(dialect).values(row))
+_VALUES: dict[str, Any] = {name: bindparam(name) for name in ("job_id", "leg", "span_id", "started_ns", "body")}
+_ONE = Statement(_insertion("postgresql").values(_VALUES))
+_ONE_OF_SQLITE = Statement(sqlite.insert(spans).on_conflict_do_nothing().values(_VALUES))
+"""Without `returning`, for which SQLite keeps a table; its driver knows the row's id."""
 
 
 def of_leg(connection: Connection, job_id: int, leg: int) -> list[tuple[str, bytes]]:

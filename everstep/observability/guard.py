@@ -21,11 +21,17 @@ def harmless(function: Callable[Parameters, None]) -> Callable[Parameters, None]
         try:
             function(*arguments, **named)
         except Exception:
-            first = function.__qualname__ not in _told
-            _told.add(function.__qualname__)
-            level = logging.WARNING if first else logging.DEBUG
-            _logger.log(
-                level, "Tracing failed in %s; the run goes on without this span.", function.__qualname__, exc_info=True
-            )
+            swallowed(function.__qualname__)
 
     return guarded
+
+
+def swallowed(where: str) -> None:
+    """Tell of the exception that is being handled; for what runs in every step, where a wrapper would cost too much.
+
+    Args:
+        where: The function's name.
+    """
+    level = logging.DEBUG if where in _told else logging.WARNING
+    _told.add(where)
+    _logger.log(level, "Tracing failed in %s; the run goes on without this span.", where, exc_info=True)

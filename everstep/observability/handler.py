@@ -24,7 +24,7 @@ from everstep.observability import ambient, content, model_call, names
 from everstep.observability.attributes import bounded
 from everstep.observability.cost import NO_PRICES, Price, cost_of
 from everstep.observability.failure import Failure, is_failure
-from everstep.observability.guard import harmless
+from everstep.observability.guard import harmless, swallowed
 from everstep.observability.open_spans import Frame, OpenSpans
 from everstep.observability.place import Place
 
@@ -83,7 +83,6 @@ class SpanHandler(GraphCallbackHandler):
 
     # ---- nodes
 
-    @harmless
     def on_chain_start(
         self,
         serialized: dict[str, Any],
@@ -95,11 +94,16 @@ class SpanHandler(GraphCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        parent = self.frame_of(parent_run_id)
-        told = metadata or {}
-        if not _is_attempt(parent, tags or (), told, kwargs.get("name")):
-            self._runs[run_id] = parent
-            return
+        try:
+            parent, told = self.frame_of(parent_run_id), metadata or {}
+            if _is_attempt(parent, tags or (), told, kwargs.get("name")):
+                self._start_attempt(run_id, parent, told)
+            else:
+                self._runs[run_id] = parent
+        except Exception:
+            swallowed("SpanHandler.on_chain_start")
+
+    def _start_attempt(self, run_id: UUID, parent: Frame, told: Mapping[str, Any]) -> None:
         step, node = told.get("langgraph_step"), bounded(str(told.get("langgraph_node")))
         namespace = bounded(str(told.get("langgraph_checkpoint_ns", "")))
         attempt = self._count_attempt(namespace)
@@ -110,12 +114,17 @@ class SpanHandler(GraphCallbackHandler):
             self._runs[run_id] = frame
             self._entered[run_id] = ambient.enter(frame.span)
 
-    @harmless
     def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **kwargs: Any) -> None:
-        frame, is_step = self._leave(run_id)
-        if frame is not None and is_step:
-            self._forget_attempts(frame)
-            self._spans.end(frame)
+        if run_id not in self._entered:  # no attempt at a node
+            self._runs.pop(run_id, None)
+            return
+        try:
+            frame, is_step = self._leave(run_id)
+            if frame is not None and is_step:
+                self._forget_attempts(frame)
+                self._spans.end(frame)
+        except Exception:
+            swallowed("SpanHandler.on_chain_end")
 
     @harmless
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:

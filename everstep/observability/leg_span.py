@@ -18,7 +18,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, primitive
-from everstep.observability.guard import harmless
+from everstep.observability.guard import harmless, swallowed
 from everstep.observability.place import Place
 
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -192,11 +192,14 @@ class LegSpan(Span):
         }
         self.add_event(names.EXCEPTION_EVENT, {**told, **(attributes or {})}, timestamp)
 
-    @harmless
     def end(self, end_time: int | None = None) -> None:
-        if self.ended_ns is None:
+        if self.ended_ns is not None:
+            return
+        try:
             self.ended_ns = _moment(end_time)
             self._keep(self)
+        except Exception:
+            swallowed("LegSpan.end")
 
     # ---- what OpenTelemetry's own span can be asked besides
 

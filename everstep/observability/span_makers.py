@@ -26,7 +26,6 @@ from opentelemetry.trace import (
 from everstep.observability import names, root, stored_form
 from everstep.observability.attributes import exportable
 from everstep.observability.failure import Failure
-from everstep.observability.guard import harmless
 from everstep.observability.leg import LegDescription
 from everstep.observability.leg_span import LegSpan
 from everstep.observability.place import Place
@@ -140,7 +139,6 @@ class RecordedSpans(SpanMaker):
         ended.end(ended_ns)
         self._keep(ended)
 
-    @harmless
     def _keep(self, span: LegSpan) -> None:
         self._buffer.add(finished(span, stored_form.stored(self._sent_by, self._leg, span)))
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics._internal.instrument import _Synchronous as _Instrument
 from opentelemetry.sdk.trace import Span
 from sqlalchemy import select
 
 from everstep.checkpoints import schema, sqlite, writer
 from everstep.observability import names, span_rows, stored_form
 from everstep.observability.handler import SpanHandler
+from everstep.observability.otlp_points import OtlpPoints
+from everstep.observability.tally import Tally
 from everstep.observability.tokens import TokenCounter
 from tests.support.jobs import chain, run
 from tests.support.record import record
@@ -73,6 +76,9 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
                 (TokenCounter, "on_chain_start"),
                 (Span, "__init__"),
                 (stored_form, "otlp"),
+                (Tally, "add"),
+                (OtlpPoints, "metrics"),
+                (_Instrument, "__init__"),
             ):
                 costs.count(patch, owner, name)
             folder.mkdir()
@@ -88,12 +94,16 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
 
 @pytest.mark.parametrize(("environment", "queued"), [(NOWHERE, 0), (SOMEWHERE, 1)])
 def test_a_step_with_a_trace_writes_its_span_and_queues_it(measure: Measure, environment: Any, queued: int) -> None:
-    """One statement for the span, one for where it is to go, and no commit: they go with what the step writes."""
+    """One statement for the span, one for where it is to go, and no commit: they go with what the step writes.
+
+    The span's statement gives nothing back, for which SQLite would keep a table.
+    """
     traced, plain = measure(MANY, environment), measure(MANY, {})
     seldom = 3  # a transaction that is run again, a heartbeat, the exporter's lease
     for table, each in (("spans", 1), ("span_outbox", queued)):
         written = [line for line in traced.statements if line.startswith(f"INSERT INTO {table} ")]
         assert each * (MANY + 1) <= len(written) <= each * (MANY + 1 + seldom), table
+    assert not [line for line in traced.statements if line.startswith("INSERT INTO spans ") and "RETURNING" in line]
     assert len(traced.bodies) == MANY + 1
     assert traced.commits <= plain.commits + seldom
 
@@ -113,4 +123,13 @@ def test_a_step_makes_none_of_opentelemetrys_spans_and_encodes_nothing(measure: 
     calls = measure(MANY, NOWHERE).calls
     assert calls.pop("Span.__init__") == calls.pop("everstep.observability.stored_form.otlp") == 0
     assert calls.pop("TokenCounter.on_chain_start") == 0
-    assert set(calls.values()) == {MANY + 1}  # each node, and the graph
+    of_handler = {calls["SpanHandler.on_chain_start"], calls["SpanHandler.on_chain_end"]}
+    assert of_handler == {MANY + 1}  # each node, and the graph
+
+
+def test_a_step_measures_three_times_and_asks_nothing_of_opentelemetry(measure: Measure) -> None:
+    """Its time and what its two writes store: numbers that the process adds up, and hands out when an export asks."""
+    calls = measure(MANY, SOMEWHERE).calls
+    assert calls["Tally.add"] <= 3 * MANY + 10  # the job, the worker, and what it tells of itself each second
+    assert calls["OtlpPoints.metrics"] <= 1
+    assert calls["_Synchronous.__init__"] == 0
