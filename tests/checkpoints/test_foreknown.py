@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, empty_checkpoint
+from langgraph.types import interrupt
 from sqlalchemy import Connection
 
 from everstep.checkpoints import loop_bridge
@@ -15,6 +16,7 @@ from everstep.checkpoints import saver as saver_module
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.nodes.attempt import Attempt
+from tests.support.jobs import chain
 from tests.support.record import Gate, claim
 from tests.support.waiting import PATIENCE
 
@@ -222,3 +224,21 @@ def test_a_saver_of_no_leg_reads_what_it_wrote(store: Store) -> None:
     saver = StepSaver(store)
     asyncio.run(saver.aput(config("new"), after("node"), metadata("loop", 1), {}))
     assert not saver.knows(config("new"))
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_what_a_run_that_stores_at_its_exit_came_to_is_known_as_it_is_read(store: Store, asks: bool) -> None:
+    """With `durability="exit"` the checkpoint and what its tasks wrote come at once: none is told without the other."""
+    saver = of_a_leg(store)
+    graph = chain(lambda _: {"log": ["first"]}, lambda _: {"log": [interrupt("which?") if asks else "last"]})
+
+    async def steps() -> tuple[bool, Any, Any]:
+        await graph.copy({"checkpointer": saver}).ainvoke({"log": []}, config("new"), durability="exit")
+        known = saver.knows(config("new"))
+        told = await graph.copy({"checkpointer": saver}).aget_state(config("new"))
+        return known, told, await graph.copy({"checkpointer": StepSaver(store)}).aget_state(config("new"))
+
+    known, told, read = asyncio.run(steps())
+    assert known is not asks
+    assert (told.values, told.next, told.interrupts) == (read.values, read.next, read.interrupts)
+    assert (told.values["log"], len(told.interrupts)) == ((["first"], 1) if asks else (["first", "last"], 0))
