@@ -329,7 +329,7 @@ def fence(connection: Connection, job_id: int, claim_no: int, *, writing: bool =
 
 
 def advance(
-    connection: Connection, job_id: int, claim_no: int, *, now: int, progressed: bool = True, **columns: Any
+    connection: Connection, job_id: int, claim_no: int, *, now: int, progressed: int = 1, **columns: Any
 ) -> None:
     """Note, under the fence, where a job is, and that its input is now part of its thread.
 
@@ -338,7 +338,7 @@ def advance(
         job_id: Row id of the job.
         claim_no: The claim that writes.
         now: UTC milliseconds.
-        progressed: Whether it brings the job further: a checkpoint or a finished task does, an error does not.
+        progressed: How often it brings the job further: a checkpoint or a finished task does, an error does not.
         **columns: What else to keep current: step, node, tokens.
 
     Raises:

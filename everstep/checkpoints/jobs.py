@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import NoResultFound
 
-from everstep.checkpoints import deliveries, job_statements, large_texts
+from everstep.checkpoints import deliveries, job_statements, large_texts, together
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import PAUSES, has_id, notify, notify_if_free
 from everstep.checkpoints.job import Job, from_row, job_of, with_columns
@@ -152,6 +152,7 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
         LostClaim: One of several jobs changed since the caller saw it; the caller's transaction must not commit.
         JobStateConflict: No such transition exists.
     """
+    together.of(connection).moved = True
     alike: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
     moved: list[Job] = []
     for move in moves:
@@ -202,6 +203,7 @@ def start_first(
     """
     if connection.dialect.name != "postgresql":
         return None
+    together.of(connection).moved = True
     values = {"now": now, "leased_by": worker, "lease_until": now + lease_ms, "reason": CLAIMED}
     values |= {"mine": f"{{{','.join(map(str, running))}}}", **job_statements.numbered(graphs)}
     rows = job_statements.start_first(None if graphs is None else len(graphs), limit).run(connection, values).fetchall()

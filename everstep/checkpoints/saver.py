@@ -26,7 +26,8 @@ from langgraph.checkpoint.base import (
 from sqlalchemy import Connection
 
 from everstep import crash
-from everstep.checkpoints import claims, jobs, loop_bridge, serialization
+from everstep.checkpoints import loop_bridge, serialization
+from everstep.checkpoints.advances import Advance, Advances
 from everstep.checkpoints.change_warnings import NEXT_NODE, ChangeWarnings
 from everstep.checkpoints.delta_history import DeltaHistory
 from everstep.checkpoints.fence import Fence
@@ -76,6 +77,7 @@ class StepSaver(DeltaHistory):
         self._full_lists = full_lists
         self._store = store
         self._fence = fence
+        self._advances = None if fence is None else Advances(fence)
         self._recording = threading.local()
         self._warnings = ChangeWarnings()
         self._unwritten: dict[Place, BaseException] = {}  # touched by the writer's thread alone
@@ -286,6 +288,7 @@ class StepSaver(DeltaHistory):
             fence.measures.add(metric_names.CHECKPOINT_SIZE, size_of(statements), fence.graph)
 
         mine: list[BaseException] = []
+        advance = Advance(progress, is_step)
 
         def operation(connection: Connection) -> None:
             if place is not None and mine and self._unwritten.get(place) is mine.pop():
@@ -301,16 +304,8 @@ class StepSaver(DeltaHistory):
                 raise
 
         def write(connection: Connection) -> None:
-            if fence is not None:
-                use = {} if progress is None else fence.progress()  # here, so that none is overwritten by an older one
-                try:
-                    claims.advance(connection, fence.job_id, fence.claim_no, now=now, **use, **(progress or {}))
-                except jobs.LostClaim as lost:
-                    fence.refused(lost)
-                    fence.block(lost)
-                    raise
-                if is_step:
-                    fence.stepped(connection)
+            if self._advances is not None:
+                self._advances.note(connection, advance, now=now)
             if check is not None:
                 check(connection)
             for sql, parameters in statements:
@@ -331,6 +326,8 @@ class StepSaver(DeltaHistory):
             graph_ns = place[1] if is_step and place is not None else None
             future = fence.write(operation, patient=patient or held, task_id=task_id, graph_ns=graph_ns)
         future.add_done_callback(told)
+        if self._advances is not None:
+            self._advances.submitted(advance, future)
         return future
 
     # ---- reading

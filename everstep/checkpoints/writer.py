@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from everstep.checkpoints import together
 from everstep.checkpoints.database import Database, notified
 
 T = TypeVar("T")
@@ -256,6 +257,7 @@ class Writer:
             told_of: set[str] = set()
             failure: BaseException | None = None
             try:
+                together.begin(connection, [] if apart else [future for _, future, _ in batch])
                 with connection.begin():
                     for operation, future, _ in batch:
                         if apart:
