@@ -199,6 +199,9 @@ def test_a_cancelled_future_is_skipped(store: Store) -> None:
     gate.open()
     wait([first, last], PATIENCE)
     assert notes(store.path) == ["first", "last"]
+    threads: list[threading.Thread] = []
+    store.carry_out(lambda _connection: threads.append(threading.current_thread()))
+    assert threads == [threading.current_thread()], "it is not waited for any more"
 
 
 def test_close_finishes_what_was_queued(tmp_path: Path) -> None:
