@@ -28,7 +28,6 @@ from everstep.clock import rfc3339
 from everstep.errors import EverstepError, JobStateConflict, ThreadBusy
 
 Outcome = Literal["fired", "resumed", "skipped", "missed", "failed"]
-OUTCOMES: Final[tuple[Outcome, ...]] = ("fired", "resumed", "skipped", "missed", "failed")
 """`fired`: a new job; `resumed`: an unfinished one goes on; `skipped`: one is under way, or waits for a person;
 `missed`: nobody was there in time; `failed`: no job could be made."""
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, func, select, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, select, update
 
 from everstep.checkpoints import claims, jobs, signals
 from everstep.checkpoints.database import insert_or_ignore
@@ -227,9 +227,3 @@ def awaited(connection: Connection, *, owner: str | None, limit: int) -> list[tu
         query = query.where(table.c.owner == owner)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     return [(Wait(**{name: value for name, value in row.items() if name != "job"}), row["job"]) for row in rows]
-
-
-def how_many_open(connection: Connection, job_id: int) -> int:
-    """How many open waits a job has."""
-    query = select(func.count()).where(table.c.job_id == job_id, table.c.state == "open")
-    return connection.execute(query).scalar_one()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everstep.checkpoints import claims, waits
+from everstep.checkpoints import claims
 from everstep.checkpoints.store import Store
 from everstep.errors import CancelUnsupported, EffectRejected
 from everstep.nodes.provider import (
@@ -44,8 +44,8 @@ def working(store: Store, graph: Any, providers: Providers) -> Generator[Worker]
 def parked(store: Store) -> bool:
     """Whether the one job waits, and holds no worker."""
     (job,) = store.jobs()
-    open_waits = store.read(lambda connection: waits.how_many_open(connection, job.id))
-    return job.status == "pending" and job.leased_by is None and open_waits == 1
+    states = [wait.state for wait in store.waits(job)]
+    return job.status == "pending" and job.leased_by is None and states.count("open") == 1
 
 
 @pytest.mark.parametrize("sync", [False, True])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from sqlalchemy import Connection
@@ -28,7 +28,6 @@ from everstep.server.watch import Watch
 
 router = APIRouter(tags=["threads"], route_class=JsonRoute)
 
-Mode = Literal["run_modes", "lifecycle", "state_update"]
 MODES = ("run_modes", "lifecycle", "state_update")
 _WITHOUT_MODES = ("values", "updates", "messages-tuple", "custom", "tasks", "tools", "checkpoints", "debug", "events")
 """As a run is told that went on though no client started it."""
