@@ -27,7 +27,7 @@ from sqlalchemy import Connection
 
 from everstep import crash
 from everstep.checkpoints import loop_bridge, serialization
-from everstep.checkpoints.advances import Advance, Advances
+from everstep.checkpoints.advances import Advances
 from everstep.checkpoints.change_warnings import NEXT_NODE, ChangeWarnings
 from everstep.checkpoints.delta_history import DeltaHistory
 from everstep.checkpoints.fence import Fence
@@ -36,8 +36,8 @@ from everstep.checkpoints.history import HistoryGone
 from everstep.checkpoints.long_lists import LongLists, Shortened
 from everstep.checkpoints.recorder import Place, Recorder, Statement, place_of, size_of
 from everstep.checkpoints.redaction import without_configuration, without_secrets
-from everstep.checkpoints.statements import execute
 from everstep.checkpoints.step_serializer import StepSerializer
+from everstep.checkpoints.step_write import StepWrite, Unwritten
 from everstep.checkpoints.task_writes import Row, TaskWrites
 from everstep.checkpoints.thread_operations import INTERRUPT, RESUME
 from everstep.observability import metric_names
@@ -80,7 +80,7 @@ class StepSaver(DeltaHistory):
         self._advances = None if fence is None else Advances(fence)
         self._recording = threading.local()
         self._warnings = ChangeWarnings()
-        self._unwritten: dict[Place, BaseException] = {}  # touched by the writer's thread alone
+        self._unwritten: Unwritten = {}
         self._foreknown = Foreknown()
 
     def recorder(self) -> Recorder:
@@ -286,48 +286,26 @@ class StepSaver(DeltaHistory):
         fence, now = self._fence, self._store.clock.now_ms()
         if fence is not None and fence.measures.is_on:
             fence.measures.add(metric_names.CHECKPOINT_SIZE, size_of(statements), fence.graph)
-
-        mine: list[BaseException] = []
-        advance = Advance(progress, is_step)
-
-        def operation(connection: Connection) -> None:
-            if place is not None and mine and self._unwritten.get(place) is mine.pop():
-                del self._unwritten[place]  # the transaction is run again
-            if place in self._unwritten:
-                raise self._unwritten[place]
-            try:
-                write(connection)
-            except BaseException as error:
-                if patient and place is not None and not self._store.database.is_conflict(error):
-                    self._unwritten[place] = error
-                    mine.append(error)
-                raise
-
-        def write(connection: Connection) -> None:
-            if self._advances is not None:
-                self._advances.note(connection, advance, now=now)
-            if check is not None:
-                check(connection)
-            for sql, parameters in statements:
-                execute(connection, sql, parameters)
-
-        def told(future: Future[None]) -> None:
-            error = None if future.cancelled() else future.exception()
-            if place is None or error is None:
-                return
-            if patient:
-                self._unwritten[place] = error
-            elif is_step:
-                self._unwritten.pop(place, None)  # the graph ends by it
-
+        operation = StepWrite(
+            self._store.database,
+            self._advances,
+            self._unwritten,
+            statements,
+            now=now,
+            progress=progress,
+            place=place,
+            check=check,
+            is_step=is_step,
+            patient=patient,
+        )
         if fence is None:
             future = self._store.write(operation, patient=patient or held)
         else:
             graph_ns = place[1] if is_step and place is not None else None
             future = fence.write(operation, patient=patient or held, task_id=task_id, graph_ns=graph_ns)
-        future.add_done_callback(told)
+        future.add_done_callback(operation.told)
         if self._advances is not None:
-            self._advances.submitted(advance, future)
+            self._advances.submitted(operation.advance, future)
         return future
 
     # ---- reading

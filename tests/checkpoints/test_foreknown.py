@@ -11,8 +11,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 from langgraph.types import interrupt
 from sqlalchemy import Connection
 
-from everstep.checkpoints import loop_bridge
-from everstep.checkpoints import saver as saver_module
+from everstep.checkpoints import loop_bridge, step_write
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.nodes.attempt import Attempt
@@ -123,14 +122,14 @@ def test_what_a_second_try_stores_fails_no_step(store: Store, monkeypatch: pytes
     saver = StepSaver(store)
     saver.begin_empty("new")
     failures = [RuntimeError("once")]
-    really = saver_module.execute
+    really = step_write.execute
 
     def execute(*given: Any) -> Any:
         if failures:
             raise failures.pop()
         return really(*given)
 
-    monkeypatch.setattr(saver_module, "execute", execute)
+    monkeypatch.setattr(step_write, "execute", execute)
 
     async def steps() -> None:
         gate = Gate(store)
@@ -149,7 +148,7 @@ def test_an_input_that_could_not_be_stored_fails_the_first_step(store: Store, mo
     """What is not waited for is not forgotten: nothing of the thread stands on an input that is missing."""
     saver = StepSaver(store)
     saver.begin_empty("new")
-    monkeypatch.setattr("everstep.checkpoints.saver.execute", lambda *_: refuse(_[0]))
+    monkeypatch.setattr("everstep.checkpoints.step_write.execute", lambda *_: refuse(_[0]))
 
     async def two_steps() -> None:
         await saver.aput(config("new"), after(), metadata("input", -1), {})

@@ -25,8 +25,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from sqlalchemy import Connection
 
-from everstep.checkpoints import saver as saver_module
-from everstep.checkpoints import writer
+from everstep.checkpoints import step_write, writer
 from everstep.checkpoints.jobs import Job, LostClaim
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
@@ -320,14 +319,14 @@ async def test_what_is_held_is_read(store: Store) -> None:
 
 def refuse_output_of(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Whatever this task wrote cannot be stored, however often it is tried."""
-    really = saver_module.execute
+    really = step_write.execute
 
     def execute(connection: Connection, sql: str, parameters: Any) -> Any:
         if isinstance(parameters, list) and any(task in row for row in parameters):
             raise RuntimeError("no")
         return really(connection, sql, parameters)
 
-    monkeypatch.setattr(saver_module, "execute", execute)
+    monkeypatch.setattr(step_write, "execute", execute)
 
 
 @pytest.mark.parametrize("together", [True, False])
