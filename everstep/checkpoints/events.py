@@ -118,7 +118,9 @@ class _Pages:
 
 _OUT_OF_ORDER = 200
 _PART = 500
-_SINCE = Statement(select(table.c.thread_id, table.c.id).where(table.c.id > bindparam("after")).order_by(table.c.id))
+_SINCE = Statement(
+    select(table.c.thread_id, table.c.id, table.c.method).where(table.c.id > bindparam("after")).order_by(table.c.id)
+)
 _OF_RUN = _Pages(_HEAD.where(table.c.run_id == bindparam("run_id")))
 _OF_THREAD = _Pages(_HEAD.where(table.c.thread_id == bindparam("thread_id")))
 
@@ -180,14 +182,15 @@ def is_full(page: Sequence[Event]) -> bool:
     return len(page) >= PAGE or sum(len(event.data_json) for event in page) >= PAGE_BYTES
 
 
-def written_since(connection: Connection, after: int) -> dict[str, int]:
-    """By thread its newest event, of threads with events above an id.
+def written_since(connection: Connection, after: int) -> tuple[dict[str, int], dict[str, int]]:
+    """By thread its newest event, and the newest that ends a run; of threads with events above an id.
 
     Ids are in the order of commits in SQLite. In PostgreSQL a transaction may commit after another that took a later
     id, so there the last few are looked at again; `newest_of` misses none.
     """
     after -= _OUT_OF_ORDER if connection.dialect.name == "postgresql" else 0
-    return {row[0]: int(row[1]) for row in _SINCE.run(connection, {"after": after}).fetchall()}
+    rows = _SINCE.run(connection, {"after": after}).fetchall()
+    return {row[0]: int(row[1]) for row in rows}, {row[0]: int(row[1]) for row in rows if row[2] == END}
 
 
 def newest_of(connection: Connection, thread_ids: Sequence[str]) -> tuple[int, dict[str, int]]:

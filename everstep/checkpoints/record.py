@@ -110,9 +110,12 @@ class Record:
         """How many write transactions this process has committed to the record."""
         return self._writer.commits
 
-    def write(self, operation: Callable[[Connection], T], *, patient: bool = False) -> Future[T]:
-        """Queue a write; the future resolves when it is committed, which a patient one may wait for a little."""
-        return self._writer.submit(operation, patient=patient)
+    def write(self, operation: Callable[[Connection], T], *, patient: bool = False, told: bool = False) -> Future[T]:
+        """Queue a write; the future resolves when it is committed, which a patient one may wait for a little.
+
+        One by which a client is told of something waits only if another was just before it.
+        """
+        return self._writer.submit(operation, patient=patient, told=told)
 
     def carry_out(self, operation: Callable[[Connection], T]) -> T:
         """Run a write and wait for its commit; on this thread, if no other write is under way."""

@@ -10,10 +10,14 @@ or queued: handing it over and back costs more than most operations.
 
 A patient operation is one nobody waits for: what a task wrote, whose checkpoint follows within a millisecond or two. It
 is held for the next urgent one and shares its commit, so a superstep costs one; alone it is held for `PATIENCE_S`.
+
+What a client is told as it happens, such as a token, has nothing to wait for: it is held until `PATIENCE_S` after the
+last of its kind, so a single stream is told at once, and a hundred of them cost as many commits as one.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import random
@@ -45,7 +49,8 @@ to its checkpoint, and nothing beside a model's call, which is what a crash with
 class _Waiting(NamedTuple):
     operation: Operation[Any]
     future: Future[Any]
-    patient: bool
+    until: float
+    """Until when it may be held, by the monotonic clock; 0: not at all."""
 
 
 _Outcome = tuple[Future[Any], Any, BaseException | None]
@@ -66,8 +71,10 @@ class Writer:
         self._queue: deque[_Waiting | None] = deque()
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Wakes the thread, which looks into `_queue` after each ring: so one that is not heard yet is enough."""
-        self._holds = False
-        """Whether the thread looks again in a moment anyway: what is patient rings only if not."""
+        self._looks_at = math.inf
+        """When the thread looks again anyway, if it holds something: only what may not be held until then rings."""
+        self._tells_at = -math.inf
+        """When what clients are told is committed, or was."""
         self._held: Future[Any] | None = None
         self._closed = False
         self._unfinished: set[Future[Any]] = set()
@@ -85,12 +92,14 @@ class Writer:
         self._thread.start()
         self._process = os.getpid()
 
-    def submit(self, operation: Operation[T], *, patient: bool = False) -> Future[T]:
+    def submit(self, operation: Operation[T], *, patient: bool = False, told: bool = False) -> Future[T]:
         """Queue an operation; the future resolves after the commit that holds it.
 
         Args:
             operation: Touches nothing but the transaction.
             patient: Nobody waits for it: it may be held for `PATIENCE_S`, for an urgent one to share its commit with.
+            told: A client may wait for it, and no urgent one follows: it is held if another such one was submitted in
+                the last `PATIENCE_S`.
 
         Raises:
             RuntimeError: The writer is closed, or another process's.
@@ -100,10 +109,11 @@ class Writer:
         with self._accepting:  # nothing may be queued behind the end, where nobody would look
             self._refuse_if_closed()
             self._unfinished.add(future)
-            self._queue.append(_Waiting(operation, future, patient))
-            if patient:
+            until = self._next_telling() if told else time.monotonic() + PATIENCE_S if patient else 0.0
+            self._queue.append(_Waiting(operation, future, until))
+            if patient or told:
                 self._held = future
-            if not (patient and self._holds) and self._bell.empty():
+            if until < self._looks_at and self._bell.empty():
                 self._bell.put(None)
         return future
 
@@ -129,12 +139,18 @@ class Writer:
                         if alone:
                             self._unfinished.add(future)
                     if alone:
-                        self._finish([_Waiting(operation, future, False)])
+                        self._finish([_Waiting(operation, future, 0.0)])
                         return future.result()
                 finally:
                     self._unfinished.discard(future)
                     self._carrying = None
         return self.submit(operation).result()
+
+    def _next_telling(self) -> float:
+        now = time.monotonic()
+        if self._tells_at <= now:
+            self._tells_at = max(now, self._tells_at + PATIENCE_S)
+        return self._tells_at
 
     def _refuse_if_forked(self) -> None:
         """A fork has a copy of the connection, whose statements would get among its parent's, and not the thread."""
@@ -225,10 +241,8 @@ class Writer:
                     self._unfinished.discard(item.future)
                     continue
                 batch.append(item)
-                if not item.patient:
-                    is_over = True
-                elif held_until is None:
-                    held_until = time.monotonic() + PATIENCE_S
+                held_until = item.until if held_until is None else min(held_until, item.until)
+            is_over = is_over or (held_until is not None and held_until <= time.monotonic())
             if batch and (is_over or len(batch) >= MAX_BATCH):
                 return batch, True
 
@@ -241,13 +255,13 @@ class Writer:
             if not self._queue:
                 self._bell.get()
             return False
-        self._holds = True
+        self._looks_at = until
         try:
             self._bell.get(timeout=max(until - time.monotonic(), 0))
         except queue.Empty:
             return True
         finally:
-            self._holds = False
+            self._looks_at = math.inf
         return False
 
     def _commit(self, connection: Connection, batch: list[_Waiting]) -> list[_Outcome]:

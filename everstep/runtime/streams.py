@@ -32,6 +32,8 @@ TOKENS_S = 0.05
 _GRAPH_MODES = ("values", "updates", "messages", "custom", "checkpoints", "tasks", "debug", "tools")
 """The stream modes a graph knows; what else can be asked for is a form of one of them."""
 _FORMS = {"messages-tuple": "messages", events.CHECKPOINT_IDS: "checkpoints"}
+_AS_IT_HAPPENS = frozenset({"custom", "tools", "events"})
+"""Modes that tell of what goes on within a node, after which no checkpoint follows soon; besides `messages`."""
 _PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 
 
@@ -121,7 +123,7 @@ class EventWriter:
         text = _text(_placed(mode, chunk))
         if mode == "values" and not namespace:
             self._values = text
-        self._write([Emitted(mode, text, place)])
+        self._write([Emitted(mode, text, place)], told=mode in _AS_IT_HAPPENS)
 
     async def room(self) -> None:
         """Wait, if the run asks for that, for clients that are far behind."""
@@ -140,14 +142,18 @@ class EventWriter:
             self._timer = None
         held, self._tokens = self._tokens, {}
         self._write(
-            [Emitted("messages", _text([message, metadata]), place) for (place, _), (message, metadata) in held.items()]
+            [
+                Emitted("messages", _text([message, metadata]), place)
+                for (place, _), (message, metadata) in held.items()
+            ],
+            told=True,
         )
 
     def _message(self, place: str, chunk: Any) -> None:
         message, metadata = cast("tuple[Any, Mapping[str, Any]]", chunk)
         if not isinstance(message, BaseMessageChunk) or message.id is None:
             self.flush()
-            self._write([Emitted("messages", _text([message, metadata]), place)])
+            self._write([Emitted("messages", _text([message, metadata]), place)], told=True)
             return
         key = (place, message.id)
         held = self._tokens.get(key)
@@ -155,7 +161,7 @@ class EventWriter:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TOKENS_S, self.flush)
 
-    def _write(self, emitted: list[Emitted]) -> None:
+    def _write(self, emitted: list[Emitted], *, told: bool = False) -> None:
         if not emitted:
             return
         job, now = self._job, self._store.clock.now_ms()
@@ -173,7 +179,7 @@ class EventWriter:
             )
             return 0 if self._slow_clients is None else events.newest(connection, job.thread_id)
 
-        written = self._store.write(operation, patient=True)
+        written = self._store.write(operation, patient=not told, told=told)
         written.add_done_callback(_ignore_lost_claim)
         if self._slow_clients is not None:
             self._slow_clients.wrote(written, sum(len(event.data_json) for event in emitted))

@@ -17,6 +17,8 @@ from everstep.checkpoints.store import Store
 
 logger = logging.getLogger("everstep.server")
 
+RESTS = 2
+"""After a look it rests so many times as long as the look took: looking takes a third of the time at most."""
 FAILED_S = 2.0
 """After which time another look is tried at the latest when the record could not be read."""
 Key = TypeVar("Key", int, str)
@@ -55,7 +57,7 @@ class Waiters(ABC, Generic[Key]):
         store: The record.
         topic: What is listened to.
         what: What is waited for, in a word for the log.
-        between_s: Looks that follow each other are so far apart, seconds.
+        between_s: Looks that follow each other are so far apart at most, seconds; less where they are quick.
     """
 
     def __init__(self, store: Store, topic: str, what: str, between_s: float) -> None:
@@ -117,11 +119,12 @@ class Waiters(ABC, Generic[Key]):
         with self._store.database.listen(heard, self._topic) as poll_s:
             while True:
                 rung.clear()
+                began = loop.time()
                 try:
                     pause = await self._look(poll_s)
                 except Exception as error:
                     logger.warning("%s cannot be waited for, trying again: %s", self._what, error)
                     pause = FAILED_S
-                await asyncio.sleep(self._between_s)
+                await asyncio.sleep(min((loop.time() - began) * RESTS, self._between_s))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(rung.wait(), pause)

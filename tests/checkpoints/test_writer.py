@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import sqlite3
 import threading
@@ -147,12 +148,28 @@ def test_what_is_submitted_together_wakes_the_thread_once(tmp_path: Path, monkey
         assert while_busy == 1
         before = len(rings)
         held = [store.write(lambda _connection: None, patient=True)]
-        until(lambda: store._writer._holds)
+        until(lambda: store._writer._looks_at < math.inf)
         held += [store.write(lambda _connection: None, patient=True) for _ in range(100)]
         assert len(rings) - before <= 1  # a ring from before may be left
         store.write(lambda _connection: None).result(PATIENCE)
         assert all(future.done() for future in held)
         assert len(rings) - before <= 2
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_a_client_is_told_is_held_only_behind_another_such(store: Store) -> None:
+    """The first is committed at once, with what is held before it; those that follow wait, and share a commit."""
+    before = store.commits
+    held = store.write(note("held"), patient=True)
+    assert store.write(note("token"), told=True).result(PATIENCE) == "token"
+    assert held.result(0) == "held"
+    more = [store.write(note(text), told=True) for text in ("second", "third")]
+    until(lambda: store._writer._looks_at < math.inf)
+    assert not more[0].done()
+    store.write(note("urgent")).result(PATIENCE)
+    assert [future.result(0) for future in more] == ["second", "third"]
+    assert store.commits - before == 2
+    assert notes(store.path) == ["held", "token", "second", "third", "urgent"]
 
 
 @pytest.mark.usefixtures("patient")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from everstep.checkpoints.schema import events as table
 from everstep.checkpoints.schema import runs as run_rows
 from everstep.checkpoints.store import Store
 from everstep.clock import uuid7
+from everstep.errors import RunNotFound
+from everstep.server.shared_reads import GOES, MOST, SharedReads
 from everstep.server.watch import Waiter, Watch
 from tests.support.waiting import PATIENCE
 
@@ -33,10 +36,10 @@ def begin(store: Store) -> Run:
     return store.write(create).result()
 
 
-def tell(connection: Connection, run: Run) -> None:
+def tell(connection: Connection, run: Run, method: str = "custom") -> None:
     """Write an event of the run."""
     job_id, run_id, thread_id = run.job_id, run.run_id, run.thread_id
-    told = [Emitted("custom", "1")]
+    told = [Emitted(method, "1")]
     events.append(connection, told, job_id=job_id, run_id=run_id, thread_id=thread_id, claim_no=1, now=1)
 
 
@@ -92,6 +95,54 @@ def test_who_waits_for_nothing_costs_no_look(shared: Store, monkeypatch: pytest.
             assert await waiter.wait(PATIENCE)
             assert 0 < reads < 100
             assert not any([await other.wait(0) for other in others])
+
+    within(test())
+
+
+@pytest.mark.both_databases
+def test_who_waits_for_a_runs_end_is_woken_by_that_alone(shared: Store) -> None:
+    """What a run tells before its end wakes its streams, and nobody who waits for its output."""
+    run = begin(shared)
+
+    async def test() -> None:
+        watch = Watch(shared)
+        async with watch.waiting(run.thread_id) as stream, watch.waiting_for_end(run.thread_id) as output:
+            await settled(stream, output)
+            await shared.awrite(lambda connection: tell(connection, run))
+            assert await stream.wait(PATIENCE)
+            assert not await output.wait(0)
+            await shared.awrite(lambda connection: tell(connection, run, events.END))
+            assert await output.wait(PATIENCE)
+
+    within(test())
+
+
+@pytest.mark.both_databases
+def test_who_reads_at_the_same_moment_reads_together(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred who were woken take few connections; one whose query fails is alone, and nobody reads for who left."""
+    run, goes, asked = begin(shared), list[int](), list[str]()
+    read = shared.read
+
+    def counted(query: Any) -> Any:
+        goes.append(1)
+        return read(query)
+
+    def query(connection: Connection, name: str) -> str:
+        asked.append(name)
+        return runs.find(connection, run.run_id if name != "missing" else name).run_id
+
+    async def test() -> None:
+        monkeypatch.setattr(shared, "read", counted)
+        reads = SharedReads(shared)
+        names = ["missing", "gone", *("found" for _ in range(98))]
+        tasks = [asyncio.create_task(reads.read(partial(query, name=name))) for name in names]
+        await asyncio.sleep(0)  # each has asked, and nobody has read yet
+        tasks[1].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[0], RunNotFound)
+        assert set(found[2:]) == {run.run_id}
+        assert len(goes) <= 100 / MOST + GOES
+        assert "gone" not in asked
 
     within(test())
 

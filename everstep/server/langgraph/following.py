@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from everstep.checkpoints import events, runs
 from everstep.checkpoints.events import Event
@@ -24,6 +24,8 @@ from everstep.server.reading import Reading
 from everstep.server.watch import Watch
 
 HEARTBEAT_S = 4.0
+SOON_S = 0.2
+"""Who waits for a run hears after this time at the latest that it has begun, and where it is."""
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 Leave = Callable[[], Awaitable[None]]
 """What happens when a client leaves before the end."""
@@ -58,10 +60,14 @@ def stream(
     )
 
 
-def wait(
+async def wait(
     served: Served, watch: Watch, run: Run, *, leave: Leave | None, headers: dict[str, str] | None = None
-) -> StreamingResponse:
+) -> Response:
     """A run's output, when it is over; until then an empty line now and then keeps the connection."""
+    run = await ended(served, watch, run, SOON_S)
+    if run.ended_at is not None:  # in one piece: each costs as much as the whole
+        answered = {**_HEADERS, **(headers or {})}
+        return Response(json.dumps(output(run)), media_type="application/json", headers=answered)
     body = _output(served, watch, run)
     return StreamingResponse(
         _or_leave(served, body, leave), media_type="application/json", headers={**_HEADERS, **(headers or {})}
@@ -72,10 +78,10 @@ async def ended(served: Served, watch: Watch, run: Run, most_s: float) -> Run:
     """The run when it is over, or as it is after so many seconds."""
     clock = asyncio.get_running_loop().time
     until = clock() + most_s
-    async with watch.waiting(run.thread_id) as waiter:
+    async with watch.waiting_for_end(run.thread_id) as waiter:
         while True:
             waiter.look()
-            run = await _now(served, run)
+            run = await _now(served, watch, run)
             left = until - clock()
             if run.ended_at is not None or left <= 0:
                 return run
@@ -94,14 +100,14 @@ async def _frames(
 ) -> AsyncGenerator[bytes]:
     frames = Frames(modes)
     if after and "messages" in modes:  # whole messages so far are told again with every part
-        async for event in _seen(served, run, after):
+        async for event in _seen(watch, run, after):
             frames.pass_over(event)
     place = after
     async with watch.waiting(run.thread_id) as waiter, Reading(served, reader) as reading:
         await reading.attend({run.run_id}, place)
         while True:
             waiter.look()
-            found = await _behind(served, run, place)
+            found = await _behind(watch, run, place)
             for event in found:
                 place = event.id
                 size = 0
@@ -114,16 +120,17 @@ async def _frames(
                     return
             if events.is_full(found):
                 continue
-            if not found and (await _now(served, run)).ended_at is not None and not await _behind(served, run, place):
+            is_over = not found and (await _now(served, watch, run)).ended_at is not None
+            if is_over and not await _behind(watch, run, place):
                 yield b"event: end\ndata: null\n\n"  # its events are gone, or it has seen them all
                 return
             while not await waiter.wait(HEARTBEAT_S):
                 yield b": heartbeat\n\n"
 
 
-async def _seen(served: Served, run: Run, until: int) -> AsyncGenerator[Event]:
+async def _seen(watch: Watch, run: Run, until: int) -> AsyncGenerator[Event]:
     place = 0
-    while found := await _behind(served, run, place):
+    while found := await _behind(watch, run, place):
         for event in found:
             if event.id > until:
                 return
@@ -131,8 +138,8 @@ async def _seen(served: Served, run: Run, until: int) -> AsyncGenerator[Event]:
             yield event
 
 
-async def _behind(served: Served, run: Run, place: int) -> list[Event]:
-    return await served.store.aread(lambda connection: events.of_run(connection, run.run_id, after=place))
+async def _behind(watch: Watch, run: Run, place: int) -> list[Event]:
+    return await watch.reads.read(lambda connection: events.of_run(connection, run.run_id, after=place))
 
 
 async def _output(served: Served, watch: Watch, run: Run) -> AsyncGenerator[bytes]:
@@ -145,10 +152,10 @@ async def _output(served: Served, watch: Watch, run: Run) -> AsyncGenerator[byte
         yield b"\n"
 
 
-async def _now(served: Served, run: Run) -> Run:
+async def _now(served: Served, watch: Watch, run: Run) -> Run:
     """The run as it is; one that was deleted meanwhile is over."""
     try:
-        return await served.store.aread(lambda connection: runs.find(connection, run.run_id))
+        return await watch.reads.read(lambda connection: runs.find(connection, run.run_id))
     except RunNotFound:
         if run.ended_at is not None:
             return run

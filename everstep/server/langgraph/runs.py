@@ -125,7 +125,7 @@ async def _wait_for_new(
     leave = context.leave(run, body.on_disconnect == "cancel")
     seconds = _seconds(prefer)
     if seconds is None:
-        return following.wait(context.served, context.watch, run, leave=leave, headers=answered.headers)
+        return await following.wait(context.served, context.watch, run, leave=leave, headers=answered.headers)
     run = await following.ended(context.served, context.watch, run, seconds)
     if run.ended_at is None:
         return JSONResponse(view(run), status_code=202, headers={**answered.headers, "Retry-After": "1"})
@@ -222,7 +222,7 @@ async def join_stateless_run(
 
 async def _join(context: RunContext, run_id: str, thread_id: str | None, cancels: bool) -> Response:
     run = await context.run_to_follow(run_id, thread_id, cancels)
-    return following.wait(context.served, context.watch, run, leave=context.leave(run, cancels))
+    return await following.wait(context.served, context.watch, run, leave=context.leave(run, cancels))
 
 
 @router.get("/threads/{thread_id}/runs/{run_id}/stream")

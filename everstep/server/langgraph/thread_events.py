@@ -38,7 +38,7 @@ async def pages(served: Served, watch: Watch, thread_id: str, after: int) -> Asy
     async with watch.waiting(thread_id) as waiter, Reading(served) as reading:
         while True:
             waiter.look()
-            found = await served.store.aread(partial(events.of_thread, thread_id=thread_id, after=after))
+            found = await watch.reads.read(partial(events.of_thread, thread_id=thread_id, after=after))
             if found:
                 await reading.attend({event.run_id for event in found}, after)
                 after = found[-1].id
