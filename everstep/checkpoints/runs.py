@@ -41,7 +41,7 @@ _LIVE = Statement(
 @cache
 def _insertion(columns: tuple[str, ...]) -> Statement:
     given: dict[str, Any] = {one: bindparam(one) for one in columns}
-    return Statement(insert(table).values(given).inline())
+    return Statement(insert(table).values(given).returning(*table.c))
 
 
 @cache
@@ -297,11 +297,11 @@ def _begin(
     job = from_row(_job_insertion(tuple(values)).run(connection, values).fetchone())
     services.need(connection, job.id, policy.services, now=now)
     jobs.note_created(connection, job, now=now, actor=actor)
-    _insert(connection, request, job, run_id, now)
+    run = _insert(connection, request, job, run_id, now)
     busy = {"status": "busy", "graph": request.graph, "assistant_id": request.assistant_id, "updated_at": now}
     turns.change_thread(connection, thread_id, busy)
     notify(connection)
-    return find(connection, run_id)
+    return run
 
 
 def _continue(connection: Connection, request: RunRequest, paused: Job, answer: Any, now: int, actor: str) -> Run:
@@ -360,7 +360,7 @@ def _assigned(asked: Sequence[Review], answer: Any) -> list[tuple[Review, Any]]:
     )
 
 
-def _insert(connection: Connection, request: RunRequest, job: Job, run_id: str, now: int) -> None:
+def _insert(connection: Connection, request: RunRequest, job: Job, run_id: str, now: int) -> Run:
     values = {
         "run_id": run_id,
         "job_id": job.id,
@@ -375,4 +375,4 @@ def _insert(connection: Connection, request: RunRequest, job: Job, run_id: str, 
         "created_at": now,
         "updated_at": now,
     }
-    _insertion(tuple(values)).run(connection, values)
+    return Run(**_insertion(tuple(values)).rows(connection, values)[0])
