@@ -260,8 +260,7 @@ class Leg:
                 saver.begin_empty(self._job.thread_id, routed=is_routed(graph))
             limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
             config = {"recursion_limit": limit, **config}
-            changed = self._changed(graph)
-            if changed is not None:
+            if (changed := self._changed(graph)) is not None:
                 return Outcome("review", questions=[changed])
             used_up = None
             if not self._is_new or self._job.budget_json is not None or self._job.parent_id is not None:
@@ -282,8 +281,8 @@ class Leg:
                 self._stepped_at = time.monotonic()
                 if not self._job.input_applied:  # what stores the input, and starts a graph of nodes, is no step
                     self._unmeasured = 2 if isinstance(graph, CompiledStateGraph) else 1
-                how = {"durability": "sync", "control": self._control}
                 try:
+                    how = {"durability": "sync", "control": self._control}
                     await client.stream(graph, where.input, first, how)
                 except Exception:
                     await client.tell_state(graph, config)
@@ -311,11 +310,10 @@ class Leg:
         self._measures.add(metric_names.COST, micros / 1_000_000, model)
 
     async def _standing(self, graph: Graph, config: RunnableConfig, saver: StepSaver, *, has_run: bool) -> Standing:
-        def row_and_reviews(connection: Connection) -> tuple[Job, list[Review]]:
-            return jobs.get(connection, self._job.id), reviews.of_job(connection, self._job.id)
-
         def read() -> tuple[Job, list[Review]]:
-            found = self._store.read(row_and_reviews)
+            self._store.flush()  # a graph that stops before its first node has written nothing but what is held
+            id_ = self._job.id
+            found = self._store.read(lambda connection: (jobs.get(connection, id_), reviews.of_job(connection, id_)))
             saver.read_ahead(config)
             return found
 

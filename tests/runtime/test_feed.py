@@ -10,13 +10,14 @@ from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
+from everstep.checkpoints import writer
 from everstep.checkpoints.reviews import Question, open_all
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.errors import GraphChanged
 from everstep.nodes.attempt import Attempt
 from everstep.runtime.feed import Standing, standing
-from tests.support.jobs import Log, beside, chain
+from tests.support.jobs import Log, beside, chain, work
 from tests.support.record import begin_running, claim
 
 
@@ -270,6 +271,16 @@ async def test_a_breakpoint_is_asked_about_even_if_its_pause_was_not_recorded(
     assert (after.kind, after.input) == ("runnable", None)
     await thread.feed(None)
     assert (await thread.stands(has_run=True)).values == {"log": ["a", "b"]}
+
+
+def test_a_job_that_stops_before_its_first_node_is_asked_about(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its input alone was written, which waits for company: the job is not taken for one that did not take it."""
+    monkeypatch.setattr(writer, "PATIENCE_S", 60.0)
+    store.enqueue("graph", {"log": []})
+    work(store, chain(lambda _s: {"log": ["a"]}, interrupt_before=["node_0"]))
+    (job,) = store.jobs()
+    (asked,) = store.reviews(job)
+    assert (job.status, asked.kind, asked.value["next"]) == ("review", "breakpoint", ["node_0"])
 
 
 async def test_a_rejected_breakpoint_is_a_new_question(store: Store) -> None:
