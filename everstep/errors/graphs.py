@@ -51,10 +51,15 @@ class ApprovalRejected(EverstepError):
 
     Attributes:
         decision: `reject`, or `respond`: the person answered in the place of the effect.
-        words: What the person said.
+        words: What the person said: a text for the graph, and what a tool that was not approved tells its agent. It is
+            in no message, which spans and logs hold.
     """
 
     code = "approval_rejected"
+
+    def __repr__(self) -> str:
+        said = f"{self.message}: {self.words}" if self.words else self.message
+        return f"{type(self).__name__}({said!r})"  # by which LangGraph's ToolNode tells of a tool's error
 
     @property
     def decision(self) -> str:
