@@ -111,13 +111,21 @@ class JsonLines:
                     self._add_told_of_dropped()
                 size, line = self._waiting[0]
             try:
-                self._write(line())
+                self._write(self._made(line))
             except (OSError, ValueError):  # whoever read it is gone, for ever
                 self._give_up()
                 return
             with self._changed:
                 self._waiting.popleft()
                 self._waiting_bytes -= size
+
+    def _made(self, line: Callable[[], bytes]) -> bytes:
+        """The line; one that cannot be made is one that is missing, as if there had been no room for it."""
+        try:
+            return line()
+        except Exception:
+            logger.exception("a line of --json could not be made")
+            return _line({"event": "dropped", "lines": 1})
 
     def _write(self, line: bytes) -> None:
         """Write it past Python's buffer: its lock would be held while nobody reads, and the process could not end."""

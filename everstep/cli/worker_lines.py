@@ -10,7 +10,6 @@ import click
 
 from everstep.cli.json_lines import JsonLines
 from everstep.cli.views import STATUS_COLOURS, job_view, short_error, text
-from everstep.errors import EverstepError
 
 if TYPE_CHECKING:
     from everstep.checkpoints.budgets import Account
@@ -63,5 +62,5 @@ class WorkerLines:
         """What the job and its children used; without an answer of the record, the line tells what it used alone."""
         try:
             return self._store.accounts([job]).get(job.id)
-        except EverstepError:
+        except Exception:  # whatever it is: a line that lacks something is better than none
             return None

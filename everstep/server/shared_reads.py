@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -49,12 +49,16 @@ class SharedReads:
         found: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._asked.append((query, found))
         if len(self._goes) < GOES:
-            go = asyncio.create_task(self._read_on())
-            self._goes.add(go)
-            go.add_done_callback(self._goes.discard)
+            self._goes.add(asyncio.create_task(self._read_on()))
         return await found
 
     async def _read_on(self) -> None:
+        try:
+            await self._read_all()
+        finally:  # in the turn in which it found nothing more: who asks in the next needs a go of its own
+            self._goes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _read_all(self) -> None:
         while self._asked:
             asked = [self._asked.popleft() for _ in range(min(MOST, len(self._asked)))]
             asked = [each for each in asked if not each[1].done()]  # whoever is gone is not read for

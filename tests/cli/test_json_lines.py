@@ -120,3 +120,18 @@ def test_a_line_tells_what_its_job_used_though_the_record_does_not_answer(folder
     output.close()
     (line,) = rest_of(source)
     assert (line["event"], line["id"], line["budget"]["used"]["steps"]) == ("claimed", job.public_id, 0)
+
+
+def test_a_line_that_cannot_be_made_costs_no_other(pipe: Pipe) -> None:
+    """Its place is told as one of a missing line, and the lines after it come."""
+    source, output = pipe
+
+    def impossible() -> dict[str, Any]:
+        raise ValueError("no line")
+
+    with JsonLines(output, at_end_s=60) as lines:
+        lines.say({"n": 0})
+        lines.say_later(impossible, 100)
+        lines.say({"n": 2})
+    output.close()
+    assert rest_of(source) == [{"n": 0}, {"event": "dropped", "lines": 1}, {"n": 2}]

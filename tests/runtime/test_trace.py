@@ -19,11 +19,13 @@ from everstep import effect
 from everstep.checkpoints import spans, trace_rows
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
+from everstep.checkpoints.trace_rows import SavedStep
 from everstep.clock import ManualClock
 from everstep.errors import FileNotWritten, LegNotFound
 from everstep.observability.identity import root_span_id, trace_id
 from everstep.observability.span_buffer import FinishedSpan
 from everstep.runtime.trace import build, deaths
+from everstep.runtime.trace.legs import LegRow
 from everstep.runtime.trace.otlp import export
 from everstep.runtime.trace.page import page
 from everstep.runtime.trace.tree import Node, TraceTree
@@ -215,6 +217,16 @@ def legs_of(tree: TraceTree) -> str:
 def unfinished(tree: TraceTree) -> list[Node]:
     """What nobody saw the end of."""
     return [node for leg in tree.legs for node in leg.node.walk() if deaths.UNFINISHED in node.facts]
+
+
+@pytest.mark.parametrize(("told", "finished", "left"), [(2, 2, 5), (2, 3, 4), (2, None, 5), (0, 2, 5), (3, 2, 4)])
+def test_branches_of_one_name_that_finished_are_taken_away_once(told: int, finished: int | None, left: int) -> None:
+    """Of seven that were sent to one node, the spans and the record may both know the same ones that ended."""
+    row = LegRow(1, "worker", 1_000, 2_000, "gone")
+    last = SavedStep("", "id", None, 1, "loop", 1, 1_500_000_000)
+    known = None if finished is None else ["part"] * finished
+    nodes = deaths.under_way(row, last, ["part"] * 7, told=["part"] * told, finished=known, resume=None)
+    assert [node.name for node in nodes] == ["step 2 part"] * left
 
 
 @pytest.mark.both_databases

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -113,6 +113,42 @@ def test_who_waits_for_a_runs_end_is_woken_by_that_alone(shared: Store) -> None:
             assert not await output.wait(0)
             await shared.awrite(lambda connection: tell(connection, run, events.END))
             assert await output.wait(PATIENCE)
+
+    within(test())
+
+
+def test_who_asks_again_as_the_last_goes_end_is_read_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goes that come back in one turn of the loop leave nobody behind who asks at once for more."""
+    waiting: list[asyncio.Future[None]] = []
+
+    async def in_turn(query: Callable[[Any], Any]) -> Any:
+        answered = asyncio.get_running_loop().create_future()
+        waiting.append(answered)
+        await answered
+        return query(None)
+
+    async def test() -> None:
+        monkeypatch.setattr(store, "aread", in_turn)
+        reads = SharedReads(store)
+
+        async def asks(times: int) -> int:
+            for _ in range(times):
+                await reads.read(lambda _connection: None)
+            return times
+
+        tasks: list[asyncio.Task[int]] = []
+        for number in range(GOES):
+            tasks.append(asyncio.create_task(asks(2)))
+            while len(waiting) <= number:
+                await asyncio.sleep(0)
+        while not all(task.done() for task in tasks):
+            all_at_once = list(waiting)
+            waiting.clear()
+            assert all_at_once, "who asked again is not read for"
+            for answered in all_at_once:
+                answered.set_result(None)
+            for _ in range(20):
+                await asyncio.sleep(0)
 
     within(test())
 

@@ -153,8 +153,8 @@ class _Reader:
             finished = deaths.stored(made.stored.get(row.number, []), channels)
         elif following.number in spanned and following.outcome != "gone":  # what it did not run again had finished
             finished = deaths.without(deaths.due(channels), spanned[following.number].ran(last.number + 1))
-        due = deaths.without(deaths.due(channels), told)
-        made.under_way[row.number] = deaths.under_way(row, last, due, finished=finished, resume=resume)
+        due = deaths.due(channels)
+        made.under_way[row.number] = deaths.under_way(row, last, due, told=told, finished=finished, resume=resume)
 
     def _leg(
         self,

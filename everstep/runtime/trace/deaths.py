@@ -48,6 +48,7 @@ def under_way(
     last: SavedStep,
     names: Sequence[str],
     *,
+    told: Collection[str],
     finished: Collection[str] | None,
     resume: str | None,
 ) -> list[Node]:
@@ -56,7 +57,8 @@ def under_way(
     Args:
         row: The leg.
         last: The root graph's checkpoint it had come to.
-        names: The nodes that were due there, and of which the leg has no span.
+        names: The nodes that were due there.
+        told: Those of them that the leg has a span of, one entry for each run.
         finished: The nodes of that step whose end is known, one entry for each run; None if that cannot be told.
         resume: The command that takes the job up from there, if it stands there.
     """
@@ -64,7 +66,7 @@ def under_way(
     if last.leg == row.number and last.at_ns is not None:
         started = max(last.at_ns, started)
     step, status = last.number + 1, _status(row)
-    running = without(names, finished or ())
+    running = without(names, list((Counter(told) | Counter(finished or ())).elements()))  # both may know of the same
     said = "worker died" if finished is not None or len(running) < 2 else "worker died; it may have finished before"
     nodes: list[Node] = []
     for name in running[:LIMIT]:
