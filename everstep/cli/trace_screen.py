@@ -22,7 +22,7 @@ HEAD, TAIL = 100, 300
 MARKS = {"ok": ("", ""), "warning": ("! ", "yellow"), "error": ("✗ ", "red"), "open": ("… ", "cyan")}
 KINDS = {"wait": "dim", "gap": "red", "leg": "bold", "review": "magenta", "effect": "blue"}
 MESSAGE, PLACES = 300, 3
-FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)$', re.MULTILINE)
+FRAME = re.compile(r'^[ |]*File "([^"\n]+)", line (\d+), in (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from everstep.cli.trace_screen import HEAD, TAIL, lines, plain, span_of
+from everstep.cli.trace_screen import FRAME, HEAD, TAIL, lines, plain, span_of
+from everstep.observability.frames import folded
 from everstep.observability.identity import root_span_id
 from everstep.runtime.trace.tree import Node, Use
 from tests.cli.conftest import Prepared
@@ -178,3 +179,14 @@ def test_a_stdout_that_takes_nothing(form: tuple[str, ...], prepared: Prepared, 
     assert (left.code, left.err) == (141, "")
     assert refused.code == 69, refused
     assert "stdout cannot be written: Bad file descriptor" in refused.err
+
+
+def test_the_places_of_a_group_of_exceptions_are_found() -> None:
+    """Python draws a line beside the frames of a group, as of one that a `TaskGroup` raises."""
+
+    def task() -> None:
+        raise ExceptionGroup("two", [ValueError("a"), KeyError("b")])
+
+    with pytest.raises(ExceptionGroup) as raised:
+        task()
+    assert [function for *_, function in FRAME.findall(folded(raised.value))][-1] == "task"
