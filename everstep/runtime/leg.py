@@ -258,8 +258,7 @@ class Leg:
         async with self._graphs.open(self._job.graph, config, checkpointer=saver, items=items) as graph:
             if self._is_new:
                 saver.begin_empty(self._job.thread_id, routed=is_routed(graph))
-            limit = (graph.config or {}).get("recursion_limit", RECURSION_LIMIT)
-            config = {"recursion_limit": limit, **config}
+            config = {"recursion_limit": (graph.config or {}).get("recursion_limit", RECURSION_LIMIT), **config}
             if (changed := self._changed(graph)) is not None:
                 return Outcome("review", questions=[changed])
             used_up = None
