@@ -8,8 +8,9 @@ const words = (text) => text.trim().split(" ");
 await run({
   "messages, a question and its answer": async (client) => {
     const thread = client.threads.stream({ assistantId: "approval" });
+    const told = all(thread.messages); // asked for before the run begins, which may be over at once
     await thread.run.start({ input: says("hello there") });
-    const messages = await all(thread.messages);
+    const messages = await told;
     assert.deepEqual(await Promise.all(messages.map(async (message) => words(await message.text))), [
       ["You", "said:", "hello", "there"],
     ]);
