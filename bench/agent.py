@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypedDict
 
 import aiosqlite
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
@@ -28,7 +29,14 @@ from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.runtime.worker import Worker
 
-NONE, SYNC, ASYNC, STEP, WORKER = "none", "SqliteSaver", "AsyncSqliteSaver", "StepSaver", "worker"
+NONE, MEMORY, SYNC, ASYNC, STEP, WORKER = (
+    "none",
+    "InMemorySaver",
+    "SqliteSaver",
+    "AsyncSqliteSaver",
+    "StepSaver",
+    "worker",
+)
 
 
 def _texts(count: int) -> Iterator[str]:
@@ -92,9 +100,10 @@ def run(control: Control, saver: str, folder: str, agents: int, steps: int) -> d
         saver: One of the names above; the synchronous one runs one agent after the other.
         folder: Where its file goes.
         agents: How many agents.
-        steps: Steps of each.
+        steps: Steps of each; with 0 everything is made that there is before the first step, and no more.
     """
-    run = {NONE: _without, SYNC: _sync, ASYNC: _async, STEP: _step_saver, WORKER: _worker}[saver]
+    runs = {NONE: _without, MEMORY: _memory, SYNC: _sync, ASYNC: _async, STEP: _step_saver, WORKER: _worker}
+    run = runs[saver]
     seconds, commits = run(Path(folder), agents, steps, control.ready)
     return {"seconds": seconds, "commits": commits, "bytes": size_of(Path(folder))}
 
@@ -106,12 +115,17 @@ def _without(_folder: Path, agents: int, steps: int, ready: Ready) -> tuple[floa
     return asyncio.run(_at_once(graph().compile(), agents, steps, ready, lambda: 0))
 
 
+def _memory(_folder: Path, agents: int, steps: int, ready: Ready) -> tuple[float, int]:
+    return asyncio.run(_at_once(graph().compile(checkpointer=InMemorySaver()), agents, steps, ready, lambda: 0))
+
+
 async def _at_once(
     compiled: Any, agents: int, steps: int, ready: Ready, commits: Callable[[], int]
 ) -> tuple[float, int]:
     durably: dict[str, Any] = {"durability": "sync"} if compiled.checkpointer else {}
     await compiled.ainvoke(beginning(2), config_of(-1, 2), **durably)
     before, begin = commits(), ready()
+    agents = agents if steps else 0
     runs = [compiled.ainvoke(beginning(steps), config_of(agent, steps), **durably) for agent in range(agents)]
     for values in await asyncio.gather(*runs):
         _check(values, steps)
@@ -143,7 +157,7 @@ def _sync(folder: Path, agents: int, steps: int, ready: Ready) -> tuple[float, i
         commits = _Commits()
         connection.set_trace_callback(commits)
         begin = ready()
-        for agent in range(agents):
+        for agent in range(agents if steps else 0):
             _check(compiled.invoke(beginning(steps), config_of(agent, steps), durability="sync"), steps)
         return time.monotonic() - begin, commits.count
 
@@ -173,6 +187,8 @@ def _worker(folder: Path, agents: int, steps: int, ready: Ready) -> tuple[float,
         for number in range(agents):
             store.enqueue("agent", {**beginning(steps), "messages": []}, key=f"agent {number}")
         begin, enqueued = ready(), store.commits
+        if steps == 0:
+            return 0.0, 0
         Worker(store, {"agent": graph().compile()}, concurrency=max(agents, 1)).run(until_idle=True)
         seconds = time.monotonic() - begin
         done = store.jobs(status="done", limit=agents + 1)

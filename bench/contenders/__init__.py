@@ -91,7 +91,7 @@ POSTGRES_LOOP_TEN = "hand-written SKIP LOCKED loop, 10 a commit"
 def _everstep(database: str) -> list[Contender]:
     functions = "everstep_functions"
     return [
-        Contender(FUSED, functions, database, OWN, {"fused": True}, waits=False),
+        Contender(FUSED, functions, database, OWN, {"fused": True}),
         Contender(TWO_COMMITS, functions, database, OWN, {"fused": False}, enqueues=False, waits=False),
         Contender(FUSED_TEN, functions, database, OWN, {"fused": True, "batch": 10}, enqueues=False, waits=False),
         Contender(WORKER, "everstep_worker", database, OWN, {"concurrency": 4}, enqueues=False, share=0.25),

@@ -16,6 +16,8 @@ from everstep.checkpoints.store import Store
 from everstep.runtime.identity import worker_id
 
 LEASE_MS = 300_000
+STOP_S = 0.5
+"""How soon one that waits sees that it should stop."""
 
 
 def url_of(place: str) -> str:
@@ -68,7 +70,13 @@ class Queue:
         return self._store.carry_out(operation)
 
     def serve(self, ran: Callable[[int], None], ready: Callable[[], Any], stopped: threading.Event) -> None:
-        raise NotImplementedError("waiting is the worker's part")
+        heard = threading.Event()
+        with self._store.database.listen(heard.set) as poll_s:
+            ready()
+            while not stopped.is_set():
+                heard.wait(min(poll_s, STOP_S))
+                heard.clear()
+                self.work(ran)
 
     def left(self) -> int:
         query = select(func.count()).where(agent_jobs.c.status != "done")

@@ -65,7 +65,7 @@ def test_a_throughput_lasts_from_the_first_that_began_to_the_last_that_ended() -
 def test_agents_and_steps_are_counted(tmp_path: Path) -> None:
     """The scenarios of agents run every saver, and count at least a commit for each superstep of a lone agent."""
     sections = results(tmp_path, "many_agents", "step_cost")
-    assert len(sections["many_agents"]["tables"][0]["rows"]) == 3
+    assert len(sections["many_agents"]["tables"][0]["rows"]) == 5
     for name, figures in sections["step_cost"]["raw"][f"{TINY.steps[0]} steps"].items():
         assert (figures["commits_per_step"][0] >= 1) == (name != "no checkpointer")
 
@@ -73,7 +73,7 @@ def test_agents_and_steps_are_counted(tmp_path: Path) -> None:
 def test_waiting_starting_and_a_large_record(tmp_path: Path) -> None:
     """The other scenarios without a server complete, with a row for each thing they look at."""
     sections = results(tmp_path, "pick_up", "start_up", "large_record", "isolate")
-    assert {row[0] for row in sections["pick_up"]["tables"][0]["rows"]} == {WORKER, SQLITE_LOOP}
+    assert {row[0] for row in sections["pick_up"]["tables"][0]["rows"]} == {FUSED, WORKER, SQLITE_LOOP}
     assert len(sections["start_up"]["tables"][0]["rows"]) == 4
     assert len(sections["large_record"]["tables"][0]["rows"]) == 5
 
