@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
-from sqlalchemy import CTE, ColumnElement, Connection, Select, bindparam, func, literal, select, update
+from sqlalchemy import CTE, ColumnElement, Connection, Select, and_, bindparam, func, literal, select, update
 
 from everstep.checkpoints import job_statements, jobs, reviews
 from everstep.checkpoints.answers import MISSING
@@ -183,6 +183,16 @@ def question(value: Mapping[str, Any], claim_no: int) -> Question:
     return Question("budget", f"{value['limit']} {value['job']}", dict(value), occurrence=claim_no)
 
 
+def waiting(connection: Connection, job_id: int) -> list[tuple[Review, str]]:
+    """The open budget reviews of a job and its descendants, each with the public id of the job that waits."""
+    below = _below(_some(agent_jobs.c.id == job_id))
+    open_ = and_(reviews_table.c.kind == "budget", reviews_table.c.status == "open")
+    query = select(agent_jobs.c.public_id.label("job"), reviews_table).where(open_, agent_jobs.c.id == below.c.id)
+    query = query.where(reviews_table.c.job_id == agent_jobs.c.id).order_by(reviews_table.c.job_id)
+    rows = map(dict[str, Any], connection.execute(query).mappings())
+    return [(Review(**row), job) for row in rows if (job := row.pop("job"))]
+
+
 def is_lifted(connection: Connection, job: Job, questions: Iterable[Question]) -> bool:
     """Whether what a job is to be stopped for holds no more: its budget was raised while it came to a halt."""
     about = [one.value for one in questions if one.kind == "budget"]
@@ -272,16 +282,9 @@ def _set(connection: Connection, job_id: int, limits: Any) -> None:
 
 def _release(connection: Connection, job_id: int, *, now: int, by: str) -> list[Review]:
     """Answer the budget reviews of a job and its descendants that hold no more."""
-    below = _below(_some(agent_jobs.c.id == job_id))
-    waiting = select(reviews_table.c.public_id, reviews_table.c.job_id).where(
-        reviews_table.c.kind == "budget",
-        reviews_table.c.status == "open",
-        reviews_table.c.job_id.in_(select(below.c.id)),
-    )
     answered: list[Review] = []
-    for row in connection.execute(waiting.order_by(reviews_table.c.job_id)).all():
-        review = reviews.find(connection, row.public_id)
-        if not _holds(family(connection, row.job_id), review.value["code"]):
+    for review, _ in waiting(connection, job_id):
+        if not _holds(family(connection, review.job_id), review.value["code"]):
             reason = "the budget was raised"
             answered.append(
                 reviews.answer(connection, review, decision="approve", reason=reason, by=by, now=now)[0],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everstep.cli.options import json_option, opened, store_option
-from everstep.cli.views import next_action, print_json
+from everstep.cli.views import next_action, print_json, text
 
 if TYPE_CHECKING:
     from everstep.checkpoints.budgets import Account
@@ -23,6 +23,8 @@ LIMITS = {
     "cost": ("USD", "What its model calls cost, US dollars."),
 }
 TAKEN_AWAY = "none"
+SHOWN = 10
+"""How many of the jobs that wait are named."""
 
 
 class Limit(click.ParamType[Any]):
@@ -119,7 +121,7 @@ def _apply(command: Callable[..., Any]) -> Callable[..., Any]:
 @store_option
 @json_option
 def budget(job_id: str, limits: dict[str, Any], by: str | None, store_url: str, as_json: bool) -> None:
-    """Show what a job may use and has used, its children included; or set limits.
+    """Show what a job may use and has used, its children included, and which of them wait for it; or set limits.
 
     With an option the limit is set to that number ("none" takes it away), and the job and its children go on from
     their last step if they wait in review for a budget that suffices now.
@@ -145,6 +147,11 @@ def budget(job_id: str, limits: dict[str, Any], by: str | None, store_url: str, 
                 {"review": review.public_id, "job": store.job_by_row(review.job_id).public_id} for review in answered
             ],
         }
+        waiting = store.read(lambda connection: budgets.waiting(connection, job.id))
+        view["waiting"] = [
+            {"review": one.public_id, "job": whose, "code": one.value["code"], "next_step": one.value["next_step"]}
+            for one, whose in waiting
+        ]
         then = next_action(job, store.reviews(job))
     if as_json:
         print_json(view)
@@ -157,8 +164,19 @@ def _print(view: dict[str, Any], line: list[Account], then: str) -> None:
     for account in line:
         if account is not line[0]:
             click.echo(f"\nchild of {account.public_id}")
-        for text in budget_lines(account.as_dict()) or ["nothing  used, and no limits"]:
-            click.echo(text)
+        for line_of_limit in budget_lines(account.as_dict()) or ["nothing  used, and no limits"]:
+            click.echo(line_of_limit)
     for one in view["answered"]:
         click.echo(f"goes on  {one['job']} (review {one['review']})")
+    for next_step, jobs in _by_next_step(view["waiting"]).items():
+        more = f" and {len(jobs) - SHOWN} more" if len(jobs) > SHOWN else ""
+        click.echo(f"waits    {len(jobs)} in review: {', '.join(jobs[:SHOWN])}{more}\n         {text(next_step, 1000)}")
     click.echo(f"\nnext     {then}")
+
+
+def _by_next_step(waiting: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The jobs that wait, by what lets them go on."""
+    found: dict[str, list[str]] = {}
+    for one in waiting:
+        found.setdefault(one["next_step"], []).append(one["job"])
+    return found

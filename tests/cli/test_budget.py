@@ -74,6 +74,7 @@ def test_a_budget_is_spent_shown_and_raised(agents: Folder) -> None:
         "remaining": {"tokens": 150, "cost": 5.0},
         "ancestors": [],
         "answered": [],
+        "waiting": [],
     }
     work(agents)
     assert agents.run("submit", "agent", "--input", "{}", "--wait").code == 2
@@ -132,6 +133,27 @@ def test_children_show_whose_budget_binds_them(agents: Folder) -> None:
     raised = agents.json("budget", parent, "--tokens", "none")
     assert (raised["limits"], [one["job"] for one in raised["answered"]]) == ({}, [child])
     is_refused(agents.run("submit", "agent", "--input", "{}", "--parent", "0000"), 66, "job_not_found")
+
+
+def test_a_parents_budget_tells_which_children_wait_for_it(agents: Folder) -> None:
+    """`budget PARENT` counts and names the children it holds in review, with the command; so it does when raised."""
+    parent = agents.submit("agent", "--budget-tokens", "100")
+    children = [agents.submit("agent", "--key", f"child {number}", "--parent", parent) for number in range(2)]
+    work(agents)
+    command = f"everstep budget {parent} --tokens N"
+    waiting = agents.json("budget", parent)["waiting"]
+    assert [(one["job"], one["code"], one["next_step"]) for one in waiting] == [
+        (job, "budget_exceeded", f"raise it: {command}") for job in (parent, *children)
+    ]
+    assert {one["review"] for one in waiting} == {review["id"] for review in agents.json("review")}
+    shown = agents.run("budget", parent).out
+    assert f"waits    3 in review: {parent}, {children[0]}, {children[1]}\n         raise it: {command}\n" in shown
+    too_little = agents.json("budget", parent, "--tokens", "99")
+    assert (too_little["answered"], too_little["waiting"]) == ([], waiting)
+    assert agents.json("budget", children[1], "--steps", "1")["waiting"] == waiting[2:]
+    enough = agents.json("budget", parent, "--tokens", "100000")
+    assert ({one["job"] for one in enough["answered"]}, enough["waiting"]) == ({parent, *children}, [])
+    assert "waits" not in agents.run("budget", parent).out
 
 
 def test_what_is_no_limit_is_refused(folder: Folder) -> None:
