@@ -37,6 +37,7 @@ class Scale:
         requests: Requests of each kind to a server.
         streams: Streams at once on which tokens are told.
         idle_streams: Streams at once on which nothing happens.
+        turns: How often in a run an agent goes through its steps with traces and without.
     """
 
     runs: int
@@ -55,11 +56,14 @@ class Scale:
     requests: int = 2_000
     streams: int = 100
     idle_streams: int = 1_000
+    turns: int = 4
 
 
 FULL = Scale(4, 1000, 50, 5.0, 100, 40, (200, 1000), 20, 7, 10_000, 100_000, 100)
-QUICK = Scale(2, 400, 20, 1.0, 20, 10, (50, 200), 4, 3, 1_000, 5_000, 20, requests=400)
-TINY = Scale(1, 12, 3, 0.1, 3, 2, (3,), 1, 1, 20, 20, 2, counts_syncs=False, requests=16, streams=3, idle_streams=5)
+QUICK = Scale(2, 400, 20, 1.0, 20, 10, (50, 200), 4, 3, 1_000, 5_000, 20, requests=400, turns=2)
+TINY = Scale(
+    1, 12, 3, 0.1, 3, 2, (3,), 1, 1, 20, 20, 2, counts_syncs=False, requests=16, streams=3, idle_streams=5, turns=1
+)
 
 Progress = Callable[[str], None]
 

@@ -20,24 +20,21 @@ ALLOWED = 1.05
 def run(run: Run) -> Section:
     """Measure it."""
     section = Section("telemetry", "What traces cost a step")
-    steps = run.scale.steps[-1]
-
-    def once(name: str) -> dict[str, float]:
-        with run.place() as folder, collector() as taken, black_hole() as hole:
-            endpoint = {OFF: None, ON: taken.url, HOLE: hole}[name]
-            answer = in_process(OWN, "bench.telemetry_child:run", folder=folder, steps=steps, endpoint=endpoint)
-            if name == ON and len(taken.spans) < steps:
-                raise ChildFailed(f"{len(taken.spans)} spans of {steps} steps arrived")
-        return {
-            "ms_per_step": answer["seconds"] * 1000 / steps,
-            "cpu_ms_per_step": answer["cpu"] * 1000 / steps,
-            "commits_per_step": answer["commits"] / steps,
-            "kilobytes_per_step": answer["bytes"] / 1000 / steps,
-        }
-
-    found = run.measure("telemetry", [OFF, ON, HOLE], once, section.failures)
+    steps, turns = run.scale.steps[-1], run.scale.turns
+    took: dict[str, list[dict[str, float]]] = {OFF: [], ON: [], HOLE: []}
+    for number in range(run.scale.runs):
+        run.progress(f"telemetry: {turns} turns of each ({number + 1}/{run.scale.runs})")
+        try:
+            for name, every in _once(run, steps, turns).items():
+                took[name] += every
+        except ChildFailed as error:
+            section.failures.append(f"telemetry: {error}")
+            return section
+    found = {
+        name: {what: Figure(tuple(one[what] for one in every)) for what in every[0]} for name, every in took.items()
+    }
     section.raw = raw(found)
-    base = found.get(OFF)
+    base = found[OFF]
     section.tables = [
         Table(
             "the whole worker, one agent, one AIMessage of 1 KB a step",
@@ -46,9 +43,9 @@ def run(run: Run) -> Section:
                 [
                     name,
                     each["ms_per_step"].text(2),
-                    f"{_share(each, base, 'ms_per_step'):.2f} ×" if base and name != OFF else "",
+                    "" if name == OFF else _range(_shares(each, base, "ms_per_step")),
                     each["cpu_ms_per_step"].text(2),
-                    f"{_share(each, base, 'cpu_ms_per_step'):.2f} ×" if base and name != OFF else "",
+                    "" if name == OFF else _range(_shares(each, base, "cpu_ms_per_step")),
                     each["commits_per_step"].text(2),
                     each["kilobytes_per_step"].text(1),
                 ]
@@ -57,21 +54,36 @@ def run(run: Run) -> Section:
         )
     ]
     section.notes = [
-        f"{steps:,} steps that do nothing but add a message, so a step takes as little as it can. The time is what"
+        f"{steps:,} steps that do nothing but add a message, so a step takes as little as it can; in one process, by"
+        f" turns, {turns * run.scale.runs} of each. The time is what"
         " the record says the job ran; a worker's end, which waits 1.5 s at most for what is not sent, is not counted."
-        " CPU is that of all threads of the process, from the first step to the last: it wanders less than the disk."
+        " CPU is that of all threads of the process, from the first step to the last."
         " The collector is not among them."
-        " How much of off: the median of what each run gave, as its measurements stand side by side.",
+        " How much of off: the median of the turns, each beside its neighbour without traces, and what half of them"
+        " lie between.",
     ]
-    if base:
-        for name in (ON, HOLE):
-            if name in found:
-                share = _share(found[name], base, "ms_per_step")
-                wanted, got = f"≤ {ALLOWED} × without", f"{share:.2f} ×"
-                section.targets.append(Target(f"A step with {name}", wanted, got, share <= ALLOWED))
+    for name in (ON, HOLE):
+        share = statistics.median(_shares(found[name], base, "ms_per_step"))
+        wanted, got = f"≤ {ALLOWED} × without", f"{share:.3f} ×"
+        section.targets.append(Target(f"A step with {name}", wanted, got, share <= ALLOWED))
     return section
 
 
-def _share(each: Mapping[str, Figure], base: Mapping[str, Figure], what: str) -> float:
-    """How many times as much as without traces, run by run."""
-    return statistics.median(one / off for one, off in zip(each[what].values, base[what].values, strict=False))
+def _once(run: Run, steps: int, turns: int) -> dict[str, list[dict[str, float]]]:
+    with run.place() as folder, collector() as taken, black_hole() as hole:
+        endpoints = {OFF: None, ON: taken.url, HOLE: hole}
+        told = {"folder": folder, "steps": steps, "turns": turns, "endpoints": endpoints}
+        found: dict[str, list[dict[str, float]]] = in_process(OWN, "bench.telemetry_child:run", **told)
+        if len(taken.spans) < steps * (turns + 1):
+            raise ChildFailed(f"{len(taken.spans)} spans of {steps * (turns + 1)} steps arrived")
+    return found
+
+
+def _shares(each: Mapping[str, Figure], base: Mapping[str, Figure], what: str) -> list[float]:
+    """How many times as much as without traces, turn by turn."""
+    return [one / off for one, off in zip(each[what].values, base[what].values, strict=True)]
+
+
+def _range(shares: list[float]) -> str:
+    quarters = statistics.quantiles(shares, n=4) if len(shares) > 1 else shares * 3
+    return f"{statistics.median(shares):.3f} × ({quarters[0]:.2f}–{quarters[2]:.2f})"

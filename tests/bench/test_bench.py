@@ -86,6 +86,15 @@ def test_a_server_answers_and_streams(tmp_path: Path) -> None:
     assert all(value > 0 for each in raw.values() for name, (value,) in each.items() if name != "idle_cpu")
 
 
+def test_what_traces_cost_is_measured_by_turns(tmp_path: Path) -> None:
+    """Each kind of tracing is run as often as the others, and spans are stored where they are on."""
+    raw = results(tmp_path, "telemetry")["telemetry"]["raw"]
+    assert [len(each["ms_per_step"]) for each in raw.values()] == [TINY.turns * TINY.runs] * 3
+    off, on, hole = (each["kilobytes_per_step"][0] for each in raw.values())
+    assert off < min(on, hole)
+    assert all(each["commits_per_step"][0] >= 1 for each in raw.values())
+
+
 def test_a_child_that_ends_says_why() -> None:
     """A process that breaks off is a failure with its last words, not an endless wait."""
     with pytest.raises(ChildFailed, match="ModuleNotFoundError"):
