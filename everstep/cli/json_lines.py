@@ -1,7 +1,8 @@
 """Lines of JSON on stdout, written by a thread of their own: a reader that is slow, or stands, holds up no job.
 
 What has to be looked up for a line is looked up on that thread, too. What waits is bounded. When nobody reads, lines
-are left out, and where they are missing a line says how many: `{"event": "dropped", "lines": 12}`.
+are left out, and where they are missing a line says how many: `{"event": "dropped", "lines": 12}`. At its end a process
+waits until its reader has everything, or is gone; not where it failed, since then somebody else may have to start it.
 """
 
 from __future__ import annotations
@@ -11,36 +12,42 @@ import json
 import logging
 import os
 import select
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
 from typing import Any, Self, TextIO
 
 logger = logging.getLogger("everstep.worker")
 
 MOST_WAITING_BYTES = 8 * 1024 * 1024
 """How much may wait for a reader, bytes; some thousand lines."""
-AT_END_S = 2.0
-"""How long the end of the process waits for a reader that takes nothing, seconds."""
+AFTER_FAILURE_S = 2.0
+"""How long a process that failed waits for a reader that takes nothing, seconds."""
+TOLD_AFTER_S = 2.0
+"""After this time a process tells that it waits for a reader, seconds."""
+TOLD_EVERY_S = 10.0
+"""How often it tells that again, seconds."""
+
+
+class _Signalled(Exception):
+    """Whoever waits is to end at once, for the signal of this number."""
 
 
 class JsonLines:
-    """Writes lines in the order they come, until it is left; then what waits, as long as somebody reads it.
+    """Writes lines in the order they come, until it is left; then what waits, as long as its reader lives.
 
     Args:
         output: Where they go.
         most_waiting_bytes: How much may wait.
-        at_end_s: How long the end waits for a reader that takes nothing, seconds.
     """
 
-    def __init__(
-        self, output: TextIO, *, most_waiting_bytes: int = MOST_WAITING_BYTES, at_end_s: float = AT_END_S
-    ) -> None:
+    def __init__(self, output: TextIO, *, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
         self._output = output
         self._most_waiting_bytes = most_waiting_bytes
-        self._at_end_s = at_end_s
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Callable[[], bytes]]] = deque()
         self._waiting_bytes = 0
@@ -60,12 +67,32 @@ class JsonLines:
         with self._changed:
             self._ending, self._taken_at = True, time.monotonic()
             self._changed.notify_all()
-        while self._thread.is_alive() and (left_s := self._taken_at + self._at_end_s - time.monotonic()) > 0:
-            self._thread.join(left_s)
-        with self._changed:
-            missing = len(self._waiting) + self._dropped
-        if missing:
+        if error is None:
+            self._wait_for_reader()
+        else:
+            while self._thread.is_alive() and (left_s := self._taken_at + AFTER_FAILURE_S - time.monotonic()) > 0:
+                self._thread.join(left_s)
+        self._tell_of_missing()
+
+    def _wait_for_reader(self) -> None:
+        """Until it has everything or is gone; a signal ends the process, as nothing is left in it that could drain."""
+        try:
+            with _signals_raise():
+                self._thread.join(TOLD_AFTER_S)
+                while self._thread.is_alive():
+                    logger.warning("%d lines of --json wait for their reader; Ctrl-C ends without it", self._missing())
+                    self._thread.join(TOLD_EVERY_S)
+        except _Signalled as signalled:
+            self._tell_of_missing()
+            os._exit(128 + signalled.args[0])  # Python would wait for threads that nodes left behind
+
+    def _tell_of_missing(self) -> None:
+        if missing := self._missing():
             logger.warning("%d lines of --json were not written: nobody reads them", missing)
+
+    def _missing(self) -> int:
+        with self._changed:
+            return len(self._waiting) + self._dropped
 
     def say(self, value: dict[str, Any]) -> None:
         """Write a line, soon; returns at once. Thread-safe."""
@@ -151,6 +178,24 @@ class JsonLines:
             self._waiting.clear()
             self._waiting_bytes = self._most_waiting_bytes  # no line has room again
             self._changed.notify_all()
+
+
+@contextmanager
+def _signals_raise() -> Generator[None]:
+    """SIGINT and SIGTERM raise `_Signalled`, on the main thread; others are never signalled."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise _Signalled(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _line(value: dict[str, Any]) -> bytes:

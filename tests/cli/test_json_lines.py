@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from typing import Any, TextIO
 
@@ -15,10 +17,11 @@ import pytest
 from everstep.checkpoints.store import Store
 from everstep.cli.json_lines import JsonLines
 from everstep.cli.worker_lines import WorkerLines
-from tests.cli.folder import Folder
+from tests.cli.folder import Folder, Worker
 from tests.support.waiting import until
 
 SMALLEST = 4096
+JOBS = 8
 
 Pipe = tuple[FileIO, TextIO]
 
@@ -37,31 +40,75 @@ def rest_of(source: FileIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in source.readlines()]
 
 
-def test_a_worker_runs_its_jobs_though_nobody_reads(folder: Folder, pipe: Pipe) -> None:
-    """With a full pipe as stdout every job is done all the same, and the worker ends and tells what was not written."""
+@contextmanager
+def waiting_worker(folder: Folder) -> Generator[Worker]:
+    """A worker that has done all its jobs, and tells that it waits for somebody who reads its lines."""
     with Store.open(folder.url) as store:
-        for number in range(8):
+        for number in range(JOBS):
             store.enqueue("count", {"n": number})
-    ran = folder.run("worker", "--until-idle", "--json", stdout=pipe[1].fileno())
-    assert ran.code == 0, ran.err
-    assert "lines of --json were not written: nobody reads them" in ran.err
-    with Store.open(folder.url) as store:
-        assert {job.status for job in store.jobs()} == {"done"}
+    with folder.worker("--until-idle") as worker:
+        fcntl.fcntl(worker.process.stdout.fileno(), fcntl.F_SETPIPE_SZ, SMALLEST)
+        told(worker, "lines of --json wait for their reader")
+        with Store.open(folder.url) as store:
+            assert {job.status for job in store.jobs()} == {"done"}
+        yield worker
+
+
+def told(worker: Worker, what: str) -> None:
+    """Read what the worker says on stderr until it says that."""
+    assert worker.process.stderr is not None
+    while what not in (line := worker.process.stderr.readline()):
+        assert line, f"the worker ended and did not say: {what}"
+
+
+def test_a_reader_that_pauses_at_the_end_gets_every_line(folder: Folder) -> None:
+    """Jobs are done though nobody reads; their worker then waits until its reader has all lines, and exits 0."""
+    with waiting_worker(folder) as worker:
+        events = [json.loads(line)["event"] for line in worker.process.stdout]
+        assert worker.process.wait() == 0
+    assert sorted(events) == ["claimed"] * JOBS + ["done"] * JOBS
+
+
+def test_a_worker_does_not_wait_for_a_reader_that_is_gone(folder: Folder) -> None:
+    """A reader that ends while the worker waits for it ends the wait; the worker exits 0 and tells what is missing."""
+    with waiting_worker(folder) as worker:
+        worker.process.stdout.close()
+        told(worker, "lines of --json were not written: nobody reads them")
+        assert worker.process.wait() == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_ends_the_wait_for_a_reader(folder: Folder, number: signal.Signals, code: int) -> None:
+    """A worker that only waits for a reader has nothing to drain: a signal ends it, with the documented code."""
+    with waiting_worker(folder) as worker:
+        worker.process.send_signal(number)
+        told(worker, "lines of --json were not written: nobody reads them")
+        assert worker.process.wait() == code
+
+
+def test_a_process_that_failed_does_not_wait_for_a_reader(pipe: Pipe, caplog: pytest.LogCaptureFixture) -> None:
+    """A failure comes out though nobody reads: what supervises the process may have to start it again."""
+    lines = JsonLines(pipe[1]).__enter__()
+    for number in range(SMALLEST):
+        lines.say({"n": number})
+    lines.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert "lines of --json were not written" in caplog.text
+    pipe[0].close()  # and so the thread that writes ends
 
 
 def test_a_reader_that_comes_late_is_told_how_many_lines_are_missing(pipe: Pipe) -> None:
     """What had no room is left out, and a line in its place says how many lines that were."""
     source, output = pipe
-    told: list[dict[str, Any]] = []
-    with JsonLines(output, most_waiting_bytes=SMALLEST, at_end_s=60) as lines:
+    got: list[dict[str, Any]] = []
+    with JsonLines(output, most_waiting_bytes=SMALLEST) as lines:
         for number in range(1000):
             lines.say({"n": number, "text": "x" * 100})
-        until(lambda: told.append(json.loads(source.readline())) or told[-1].get("event"), "how many are missing")
+        until(lambda: got.append(json.loads(source.readline())) or got[-1].get("event"), "how many are missing")
         lines.say({"n": 1000})
     output.close()
-    told += rest_of(source)
+    got += rest_of(source)
     place = 0
-    for line in told:  # whoever writes may have had room in between, so there may be several gaps
+    for line in got:  # whoever writes may have had room in between, so there may be several gaps
         if line.get("event") == "dropped":
             place += line["lines"]
         else:
@@ -99,7 +146,7 @@ def test_what_a_line_is_made_of_is_looked_up_by_the_writing_thread(pipe: Pipe) -
         threads.append(threading.current_thread())
         return {"n": 1, "answered": answered.wait(60)}
 
-    with JsonLines(output, at_end_s=60) as lines:
+    with JsonLines(output) as lines:
         lines.say({"n": 0})
         lines.say_later(looked_up, 100)
         lines.say({"n": 2})
@@ -115,7 +162,7 @@ def test_a_line_tells_what_its_job_used_though_the_record_does_not_answer(folder
     with Store.open(folder.url) as store:
         store.enqueue("count", {"n": 3})
         (job,) = store.jobs()
-    with JsonLines(output, at_end_s=60) as lines:
+    with JsonLines(output) as lines:
         WorkerLines(store, lines, "console")("claimed", job)  # whose record is closed
     output.close()
     (line,) = rest_of(source)
@@ -129,7 +176,7 @@ def test_a_line_that_cannot_be_made_costs_no_other(pipe: Pipe) -> None:
     def impossible() -> dict[str, Any]:
         raise ValueError("no line")
 
-    with JsonLines(output, at_end_s=60) as lines:
+    with JsonLines(output) as lines:
         lines.say({"n": 0})
         lines.say_later(impossible, 100)
         lines.say({"n": 2})
