@@ -207,7 +207,7 @@ def start_first(graphs: int | None, most: int) -> Statement:
     """
     held = select(_closed().label("closed"), _keyed().label("keyed")).cte("held")
     free = not_(exists().where(or_(held.c.closed, held.c.keyed)))
-    told = (_jobs.id, _jobs.status, _jobs.claim_no, _jobs.due_rank, _jobs.suspect, _jobs.worker_deaths)
+    told = (_jobs.id, _jobs.status, _jobs.due_rank, _jobs.suspect, _jobs.worker_deaths)
     numbers = [*(most for _ in WAITING), 1]  # a single lost one decides
     kinds = [
         part.where(free).with_only_columns(*told).limit(literal_column(str(number))).cte(f"ready_{at}")
@@ -220,11 +220,10 @@ def start_first(graphs: int | None, most: int) -> Statement:
     plain = select(and_(free, not_(odd)).label("plain")).cte("plain")
     first = select(found).join_from(found, plain, plain.c.plain).order_by(found.c.due_rank, found.c.id)
     first = first.limit(literal_column(str(most))).cte("first")
-    as_found = and_(_jobs.id == first.c.id, _jobs.claim_no == first.c.claim_no)
     now, one = bindparam("now", type_=_jobs.updated_at.type), literal_column("1", Integer())
     start: dict[str, Any] = {"attempts": _jobs.attempts + one, "claim_no": _jobs.claim_no + one, "updated_at": now}
     start |= {"status": literal_column("'running'"), **_given(("leased_by", "lease_until"))}
-    started = update(agent_jobs).where(as_found).values(start)
+    started = update(agent_jobs).where(_jobs.id == first.c.id).values(start)  # as it was locked, whatever it was before
     moved = started.returning(*_jobs, first.c.status.label("was")).cte("moved")
     who, why = bindparam("leased_by", type_=job_events.c.actor.type), bindparam("reason", type_=Text())
     event = select(moved.c.id, moved.c.was, moved.c.status, moved.c.claim_no, now, who, why)
