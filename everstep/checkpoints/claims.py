@@ -5,7 +5,7 @@ Every function runs inside a write transaction it is given.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,24 +14,14 @@ from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select, upd
 from everstep.checkpoints import deaths, job_statements
 from everstep.checkpoints.admission import Admission, Limits
 from everstep.checkpoints.job_statements import WAITING
-from everstep.checkpoints.jobs import (
-    CLAIMED,
-    Job,
-    LostClaim,
-    Move,
-    from_row,
-    get,
-    in_order,
-    job_of,
-    start_first,
-    transition,
-    transition_all,
-)
+from everstep.checkpoints.jobs import Job, LostClaim, Move, from_row, get, job_of, transition, transition_all
 from everstep.checkpoints.schema import agent_jobs
 from everstep.checkpoints.standstill import Standstill, newest_event
+from everstep.checkpoints.starts import CLAIMED, in_order, start, start_first
 
 MOMENT_MS = 2_000
 """Leases of one worker that end within this time are judged together; a worker beats each second."""
+NO_LIMITS = Limits()
 HOLD_UP_MS = 600_000
 """How long a suspect that must run alone keeps the jobs behind it from starting in a worker that is not idle."""
 
@@ -73,7 +63,7 @@ def claim(
             minutes at most.
         told: Told of each leg whose process is found to be gone (`deaths.judge`).
     """
-    limits = limits or Limits()
+    limits = limits or NO_LIMITS
     if limit > 0 and not (dead_workers or limits.graphs or limits.services):
         started = start_first(
             connection, now=now, worker=worker, lease_ms=lease_ms, limit=limit, graphs=graphs, running=running
@@ -121,8 +111,7 @@ def claim(
                     return start_those_waiting()
                 passed_over.add(job.id)
                 continue
-            start = _start(job, reason, now, worker, lease_ms, count)
-            waiting.append(start)
+            waiting.append(start(job, reason, now=now, worker=worker, lease_ms=lease_ms, count=count))
             admission.start(connection, job, job.claim_no + 1, services)
             if alone or job.status == "running":
                 start_those_waiting()
@@ -143,7 +132,7 @@ def anything_ready(
     memory: Standstill | None = None,
 ) -> bool:
     """Whether a claim would find anything; a look that locks nothing, and is quick as long as it remembers."""
-    limits, memory = limits or Limits(), memory or Standstill()
+    limits, memory = limits or NO_LIMITS, memory or Standstill()
     if not (limits.graphs or limits.services):
         look = job_statements.look_around(None if graphs is None else len(graphs))
         closed, keyed, ready = look.run(connection, {"now": now, **job_statements.numbered(graphs)}).fetchone()
@@ -252,11 +241,6 @@ def _first(
 
 def _in_order(found: Iterable[Job]) -> list[Job]:
     return sorted(found, key=in_order)
-
-
-def _start(job: Job, reason: str, now: int, worker: str, lease_ms: int, count: Mapping[str, int]) -> Move:
-    lease = {"claim_no": job.claim_no + 1, "leased_by": worker, "lease_until": now + lease_ms}
-    return Move(job, "running", reason, {"attempts": job.attempts + 1, **lease, **count})
 
 
 def _postpone(connection: Connection, job: Job, count: dict[str, int], now: int, worker: str) -> None:

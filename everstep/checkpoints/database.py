@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import ColumnElement, Connection, Engine, Table, bindparam, false, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 
+from everstep.checkpoints import together
 from everstep.checkpoints.statements import Statement
 from everstep.checkpoints.wake_ups import WORK
 from everstep.clock import Clock
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 EVENTS = "everstep_events"
 PAUSES = "everstep_pauses"
 """What one can be woken by: work that became ready, new events of runs, and jobs that ended or wait for a person."""
-_NOTIFIED = "everstep.notified"
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"
 _LAST_ID = _FIRST_ID.replace("0", "f")
 _ID = re.compile(_FIRST_ID.replace("0", "[0-9a-f]"))
@@ -188,18 +188,13 @@ def notify(connection: Connection, topic: str = WORK) -> None:
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_notify('{topic}', '')")
     else:
-        connection.info.setdefault(_NOTIFIED, set()).add(topic)
+        together.of(connection).topics.add(topic)
 
 
 def notify_if_free(connection: Connection, topic: str) -> None:
     """As `notify`, where it costs neither a statement nor a lock of commits: in SQLite; elsewhere who waits looks."""
     if connection.dialect.name != "postgresql":
         notify(connection, topic)
-
-
-def notified(connection: Connection) -> Collection[str]:
-    """What `notify` was called for on this connection, and it is left to its owner to ring; asked once only."""
-    return () if connection.dialect.name == "postgresql" else connection.info.pop(_NOTIFIED, ())
 
 
 def require_writable(connection: Connection) -> None:

@@ -140,7 +140,7 @@ def with_columns(job: Job, columns: Mapping[str, Any]) -> Job:
 
 
 def _job(values: dict[str, Any]) -> Job:
-    """A job, without the initialiser of a frozen dataclass: that takes as long as reading the row."""
+    """A job that has these values, without the initialiser of a frozen dataclass: that takes as long as the row."""
     job = object.__new__(Job)
-    job.__dict__.update(values)
+    object.__setattr__(job, "__dict__", values)
     return job

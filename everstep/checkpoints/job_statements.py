@@ -233,6 +233,20 @@ def start_first(graphs: int | None, most: int) -> Statement:
 
 
 @cache
+def first_pending(graphs: int | None) -> Statement:
+    """On SQLite: the first pending jobs, `most` of them, where their order alone decides which may start; else none.
+
+    It does not where a gate is closed or a job has a concurrency key, nor where one is due for a retry or its lease has
+    expired.
+    """
+    pending, *_ = _first(graphs)
+    _, *of_another_kind = _any_of_each(graphs)
+    most, none = bindparam("most", type_=Integer()), literal_column("0", Integer())
+    alone = case((or_(_closed(), _keyed(), *of_another_kind), none), else_=most)
+    return Statement(pending.limit(alone))  # as a condition it would be asked of each that waits
+
+
+@cache
 def _kinds(graphs: int | None) -> Statement:
     """What `CLOSED_AND_KEYED` finds, and of each kind of ready job whether there is any."""
     return Statement(select(_closed(), _keyed(), *_any_of_each(graphs)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -43,8 +43,6 @@ LEG_ENDS = ("retry", "review", "done", "failed")
 PAUSED = ("review", "done", "failed")
 """Where a job rests until a person moves it on, or for ever."""
 _HELD = ("review", "failed")
-CLAIMED = "claimed"
-"""Why a ready job is running now."""
 
 
 class LostClaim(Exception):
@@ -155,72 +153,30 @@ def transition_all(connection: Connection, moves: Sequence[Move], *, now: int, a
     together.of(connection).moved = True
     alike: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
     moved: list[Job] = []
-    for move in moves:
-        job, written = move.job, _written(move, now)
+    statuses: set[str] = set()
+    for job, to, reason, changes in moves:
+        written = _written(job, to, changes, now)
         after = with_columns(job, written)
         if job.run_json is not None and written.get("result_json"):  # its thread's next job comes to it and more
             written["result_json"] = large_texts.kept(connection, job.thread_id, written["result_json"])
-        alike_to = (job.status, tuple(written))
-        written |= {"job": job.id, "claim": job.claim_no, **_event(after, job.status, now, actor, move.reason)}
-        alike.setdefault(alike_to, []).append(written)
+        row = {**written, **_event(after, job.status, now, actor, reason), "job": job.id, "claim": job.claim_no}
+        alike.setdefault((job.status, tuple(written)), []).append(row)
         moved.append(after)
+        statuses.add(to)
     for (was, columns), rows in alike.items():
         if not job_statements.move(connection, was, columns, rows):
             what = ", ".join(f"job {move.job.public_id}: claim {move.job.claim_no}" for move in moves)
             raise LostClaim(f"{what} is no longer its claim")
     for move, after in zip(moves, moved, strict=True):
-        _follow(connection, move.job, after, now=now, actor=actor)
-    if any(move.to in WAITING for move in moves):  # and who waits for a moment learns of another one
+        follow(connection, move.job, after, now=now, actor=actor)
+    if not statuses.isdisjoint(WAITING):  # and who waits for a moment learns of another one
         notify(connection)
-    if any(move.to in PAUSED for move in moves):
+    if not statuses.isdisjoint(PAUSED):
         notify_if_free(connection, PAUSES)
     return moved
 
 
-def start_first(
-    connection: Connection,
-    *,
-    now: int,
-    worker: str,
-    lease_ms: int,
-    limit: int,
-    graphs: Sequence[str] | None,
-    running: Collection[int],
-) -> list[Job] | None:
-    """Transitions of the first ready jobs to `running`, where one statement can find and make them: on PostgreSQL.
-
-    Args:
-        connection: The write transaction.
-        now: UTC milliseconds.
-        worker: Who holds them from now on.
-        lease_ms: Length of the lease, milliseconds.
-        limit: Most jobs to start.
-        graphs: Only jobs of these graphs; all when None.
-        running: Row ids of jobs that the worker still runs.
-
-    Returns:
-        The jobs as they are; None if more than their order decides which may start (`job_statements.start_first`).
-    """
-    if connection.dialect.name != "postgresql":
-        return None
-    together.of(connection).moved = True
-    values = {"now": now, "leased_by": worker, "lease_until": now + lease_ms, "reason": CLAIMED}
-    values |= {"mine": f"{{{','.join(map(str, running))}}}", **job_statements.numbered(graphs)}
-    rows = job_statements.start_first(None if graphs is None else len(graphs), limit).run(connection, values).fetchall()
-    if not rows[0][0]:
-        return None
-    started = [from_row(row[1:]) for row in rows if row[1] is not None]
-    for job in started:  # nothing but its run and its thread hear of a start
-        _follow(connection, job, job, now=now, actor=worker)
-    return sorted(started, key=in_order)
-
-
-def in_order(job: Job) -> tuple[int, int]:
-    """By what ready jobs are sorted; see `rank`."""
-    return job.due_rank, job.id
-
-
-def _follow(connection: Connection, before: Job, after: Job, *, now: int, actor: str) -> None:
+def follow(connection: Connection, before: Job, after: Job, *, now: int, actor: str) -> None:
     """What a transition means for the job's run and thread, and for its webhook."""
     if after.run_json is not None:  # it may share its thread
         from everstep.checkpoints import turns
@@ -234,9 +190,8 @@ def _follow(connection: Connection, before: Job, after: Job, *, now: int, actor:
         deliveries.tell(connection, after, now=now)
 
 
-def _written(move: Move, now: int) -> dict[str, Any]:
+def _written(job: Job, to: str, changes: Mapping[str, Any], now: int) -> dict[str, Any]:
     """The columns that a transition sets."""
-    job, to = move.job, move.to
     if to not in ALLOWED[job.status]:
         raise JobStateConflict(
             f"job {job.public_id} is {job.status}; it cannot become {to}",
@@ -249,9 +204,9 @@ def _written(move: Move, now: int) -> dict[str, Any]:
         written["leased_by"] = written["lease_until"] = None
     if job.status == "running" and to in LEG_ENDS:  # and its process lives
         written["suspect"] = written["worker_deaths"] = 0
-    written.update(move.changes)
-    if "next_run_at" in move.changes:
-        written["due_rank"] = rank(job.priority, move.changes["next_run_at"])
+    written.update(changes)
+    if "next_run_at" in changes:
+        written["due_rank"] = rank(job.priority, changes["next_run_at"])
     return written
 
 

@@ -17,7 +17,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from everstep.checkpoints import migrate
-from everstep.checkpoints.statements import execute
 from everstep.checkpoints.wake_ups import WORK, WakeUps
 from everstep.clock import Clock, SystemClock
 from everstep.errors import BackupImpossible, EverstepError, StoreCorrupt, StoreNotFound, StoreUnavailable
@@ -193,10 +192,10 @@ def reading_engine(path: Path) -> Engine:
 def _engine(path: Path, begin: str, pool: type[NullPool] | type[QueuePool]) -> Engine:
     engine = create_engine("sqlite://", creator=lambda: raw_connection(path), poolclass=pool)
 
-    def on_begin(connection: Connection) -> None:
-        execute(connection, begin)
+    def do_begin(dbapi_connection: Any) -> None:
+        dbapi_connection.dbapi_connection.execute(begin)
 
-    event.listen(engine, "begin", on_begin)
+    engine.dialect.do_begin = do_begin  # a listener would be asked in vain at each commit, too
     return engine
 
 

@@ -44,12 +44,11 @@ class Statement:
             DBAPIError: As SQLAlchemy would.
         """
         form = self._forms.get(connection.dialect.name) or self._compile(connection.dialect)
-        cursor = _cursor(connection)
+        driver = _driver(connection)
         try:
-            cursor.execute(form.sql, form.parameters(values))
+            return driver.execute(form.sql, form.parameters(values))
         except form.errors as error:
             raise _explained(connection, form.sql, values, error, form.errors) from error
-        return cursor
 
     def rows(self, connection: Connection, values: Mapping[str, Any] = NOTHING) -> list[dict[str, Any]]:
         """Run it; what it finds, by the names of the columns."""
@@ -63,13 +62,12 @@ class Statement:
         Returns:
             How many rows of the table were changed altogether.
         """
+        if len(rows) == 1:
+            return int(self.run(connection, rows[0]).rowcount)
         form = self._forms.get(connection.dialect.name) or self._compile(connection.dialect)
-        cursor = _cursor(connection)
+        cursor = _driver(connection).cursor()
         try:
-            if len(rows) == 1:
-                cursor.execute(form.sql, form.parameters(rows[0]))
-            else:
-                cursor.executemany(form.sql, [form.parameters(row) for row in rows])
+            cursor.executemany(form.sql, [form.parameters(row) for row in rows])
         except form.errors as error:
             raise _explained(connection, form.sql, rows, error, form.errors) from error
         return int(cursor.rowcount)
@@ -93,7 +91,7 @@ def execute(connection: Connection, sql: str, parameters: Sequence[Any] = ()) ->
     Raises:
         DBAPIError: As SQLAlchemy would.
     """
-    driver: Any = connection.connection.driver_connection
+    driver: Any = connection.connection.dbapi_connection
     cursor = driver.cursor()
     errors: Any = connection.dialect.dbapi.Error  # pyright: ignore[reportOptionalMemberAccess]
     try:
@@ -104,26 +102,30 @@ def execute(connection: Connection, sql: str, parameters: Sequence[Any] = ()) ->
 
 
 class _Form:
-    """A statement in the words of one database."""
+    """A statement in the words of one database.
+
+    Attributes:
+        sql: The statement.
+        parameters: Makes of values by name what the driver takes: in order, or by name.
+        errors: What the driver raises.
+    """
 
     def __init__(self, query: ClauseElement, dialect: Dialect) -> None:
         compiled: Any = _with_constants(query, dialect).compile(dialect=dialect)
         driver: Any = dialect.dbapi
         self.sql = str(compiled)
         self.errors: type[Exception] = driver.Error
-        self._constants = {name: value for name, value in compiled.params.items() if not compiled.binds[name].required}
-        self._in_order = _taking(compiled.positiontup)
-
-    def parameters(self, values: Mapping[str, Any]) -> Any:
-        """As the driver takes them: in order, or by name."""
-        given = {**self._constants, **values} if self._constants else values
-        return given if self._in_order is None else self._in_order(given)
+        constants = {name: value for name, value in compiled.params.items() if not compiled.binds[name].required}
+        self.parameters = _taking(compiled.positiontup, constants)
 
 
-def _taking(names: Sequence[str] | None) -> Callable[[Mapping[str, Any]], tuple[Any, ...]] | None:
-    """What takes the values of some names, in order; None if the driver takes them by name."""
+def _taking(names: Sequence[str] | None, constants: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """What takes the values of some names, in order; without names all of them, for a driver that takes them so."""
+    if constants:
+        take = _taking(names, {})
+        return lambda values: take({**constants, **values})
     if names is None:
-        return None
+        return lambda values: values
     return itemgetter(*names) if len(names) > 1 else lambda values: tuple([values[name] for name in names])
 
 
@@ -146,11 +148,11 @@ def _with_constants(query: ClauseElement, dialect: Dialect) -> ClauseElement:
     return replaced
 
 
-def _cursor(connection: Connection) -> Any:
+def _driver(connection: Connection) -> Any:
+    """The driver's connection, in a transaction."""
     if not connection.in_transaction():
         connection.begin()
-    driver: Any = connection.connection.driver_connection
-    return driver.cursor()
+    return connection.connection.dbapi_connection
 
 
 def _explained(connection: Connection, sql: str, values: Any, error: Exception, errors: type[Exception]) -> Exception:

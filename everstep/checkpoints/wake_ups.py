@@ -44,7 +44,7 @@ def folder() -> Path:
 
 
 def _folder() -> str:
-    return os.path.join(tempfile.gettempdir(), f"everstep-{os.geteuid()}")  # a path object takes longer than the look
+    return f"{tempfile.gettempdir()}/everstep-{os.geteuid()}"  # to join it takes longer than the look
 
 
 class WakeUps:
@@ -75,9 +75,11 @@ class WakeUps:
 
     def ring(self, topic: str = WORK) -> None:
         """Wake all that listen for a topic; for the one thread that commits. Never waits, never fails."""
-        with suppress(OSError):
+        try:
             if POSSIBLE and not self._nobody(topic):
                 self._ring(topic)
+        except OSError:
+            pass
 
     def _nobody(self, topic: str) -> bool:
         """Whether nobody listens, by the last look at the folder; most commits tell of what nobody waits for."""

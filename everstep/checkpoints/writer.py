@@ -33,7 +33,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from everstep.checkpoints import together
-from everstep.checkpoints.database import Database, notified
+from everstep.checkpoints.database import Database
 
 T = TypeVar("T")
 Operation = Callable[[Connection], T]
@@ -268,10 +268,9 @@ class Writer:
         again, apart, renewed = 0, False, False
         while True:
             outcomes: list[_Outcome] = []
-            told_of: set[str] = set()
             failure: BaseException | None = None
             try:
-                together.begin(connection, [] if apart else [future for _, future, _ in batch])
+                shared = together.begin(connection, [] if apart else [future for _, future, _ in batch])
                 with connection.begin():
                     for operation, future, _ in batch:
                         if apart:
@@ -281,10 +280,8 @@ class Writer:
                             if apart:
                                 connection.exec_driver_sql("RELEASE SAVEPOINT operation")
                             outcomes.append((future, result, None))
-                            told_of.update(notified(connection))
                         except BaseException as error:
                             failure = error
-                            notified(connection)  # what it told of is undone
                             if not apart or self._database.is_conflict(error):
                                 raise
                             # A full disk or an I/O error ends the whole transaction; then this raises.
@@ -314,8 +311,8 @@ class Writer:
                 told = {id(future): own for future, _, own in outcomes if own is not None}
                 return [(future, None, told.get(id(future), reason)) for _, future, _ in batch]
             self.commits += 1
-            if told_of:
-                self._database.ring(told_of)
+            if shared.topics:  # also of operations that failed apart: a wake-up may come for nothing
+                self._database.ring(shared.topics)
             return outcomes
 
     def _seen_by_caller(self, error: BaseException) -> BaseException:
