@@ -154,6 +154,32 @@ def test_a_stream_begins_with_the_last_run(thread: Thread) -> None:
     assert phases(thread.to_end(since=0, ends=2)) == ["started", "running", "completed"] * 2
 
 
+@pytest.mark.parametrize(("graph", "end"), [("chat", "completed"), ("approval", "interrupted")])
+def test_a_stream_that_is_opened_when_the_run_is_over_tells_all_of_it(thread: Thread, graph: str, end: str) -> None:
+    """Whoever subscribes after a run ended, or paused, is given its messages and its values from the first."""
+    run = thread.start(graph, input=SAID)["result"]["run_id"]
+    assert thread.client.get(f"/threads/{thread.id}/runs/{run}/join").status_code == 200
+    late = thread.to_end("messages", "values", "lifecycle", "input")
+    assert late == thread.to_end("messages", "values", "lifecycle", "input", since=0)
+    assert phases(late) == ["started", "running", end]
+    kinds = [piece["event"] for piece in told(late, "messages")]
+    assert (kinds[0], kinds[-1]) == ("message-start", "message-finish")
+
+
+def test_a_stream_that_is_opened_amid_a_run_tells_it_from_its_start(thread: Thread) -> None:
+    """Whoever subscribes while a run goes on is given what was told before."""
+    run = thread.start("endless", input={"log": ["in"]})["result"]["run_id"]
+
+    def is_step(event: Event) -> bool:
+        return event["method"] == "updates"
+
+    early = thread.until(is_step, since=0)
+    assert phases(early) == ["started", "running"]
+    late = thread.until(is_step)
+    assert thread.client.post(f"/threads/{thread.id}/runs/{run}/cancel").status_code == 202
+    assert late == early
+
+
 def test_a_stream_that_waits_for_a_run_begins_with_that(thread: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is opened on an idle thread, just before a run is started, does not tell of the run before."""
     monkeypatch.setattr(streaming, "MOMENT_S", PATIENCE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,7 +51,9 @@ class Thread:
         with self.client.stream("POST", f"/threads/{self.id}/stream/events", json=body, timeout=PATIENCE) as answer:
             assert answer.status_code == 200, answer.read()
             frame: dict[str, str] = {}
+            end = time.monotonic() + PATIENCE
             for line in answer.iter_lines():
+                assert time.monotonic() < end, "nothing but heartbeats"
                 if line and not line.startswith(":"):
                     name, _, value = line.partition(": ")
                     frame[name] = value
@@ -59,6 +62,7 @@ class Thread:
                     assert (frame["id"], frame["event"]) == (event["event_id"], event["method"])
                     frame = {}
                     yield event
+                    end = time.monotonic() + PATIENCE
 
     def until(self, over: Callable[[Event], bool], *channels: str, **wanted: Any) -> list[Event]:
         """The events up to the first for which something holds."""
