@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rich.text import Text
+
+from everstep.cli import views
+from everstep.cli.exceptions import stack_lines
 
 if TYPE_CHECKING:
     from everstep.runtime.trace.tree import Node, TraceTree, Use
@@ -21,8 +23,7 @@ HEAD, TAIL = 100, 300
 """Lines that are drawn of a trace that is too long even so."""
 MARKS = {"ok": ("", ""), "warning": ("! ", "yellow"), "error": ("✗ ", "red"), "open": ("… ", "cyan")}
 KINDS = {"wait": "dim", "gap": "red", "leg": "bold", "review": "magenta", "effect": "blue"}
-MESSAGE, PLACES = 300, 3
-FRAME = re.compile(r'^[ |]*File "([^"\n]+)", line (\d+), in (\S+)$', re.MULTILINE)
+MESSAGE = 300
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,12 @@ def lines(tree: TraceTree, *, everything: bool = False, verbose: bool = False) -
 
 def plain(text: str, limit: int = MESSAGE) -> str:
     """Text of others as one line for a terminal: what could steer it, or turn its direction, is replaced."""
-    from everstep.cli import views
+    return _readable(views.text(text, limit))
 
-    return "".join("�" if "\ud800" <= one <= "\udfff" else one for one in views.text(text, limit))
+
+def _readable(text: str) -> str:
+    """Without halves of characters, which rich cannot draw."""
+    return "".join("�" if "\ud800" <= one <= "\udfff" else one for one in text)
 
 
 def span_of(nanoseconds: int | None) -> str:
@@ -85,11 +89,9 @@ def used(use: Use) -> str:
 
 
 def _head(tree: TraceTree) -> Text:
-    from everstep.cli.views import STATUS_COLOURS
-
     head = Text.assemble(
         ("job ", "dim"), (plain(tree.job_id), "bold"), "  ", plain(tree.graph), "  ",
-        (tree.status, f"bold {STATUS_COLOURS[tree.status]}"), f" at step {tree.step}",
+        (tree.status, f"bold {views.STATUS_COLOURS[tree.status]}"), f" at step {tree.step}",
     )  # fmt: skip
     if told := used(tree.use):
         head.append(f"  {told}")
@@ -170,20 +172,10 @@ def _line(node: Node, before: str, now_ns: int) -> Text:
 
 def _more(node: Node, verbose: bool) -> Iterator[Text]:
     if node.kind == "step" and node.is_wrong and node.stack:
-        own, every = _places(node.stack), _places(node.whole_stack or node.stack)
-        shown = every if verbose else own[:PLACES]
-        yield from (Text(plain(f"at {place}", 160), "dim") for place in shown)
-        if more := len(every) - len(shown):
-            yield Text(f"({more} more {'place' if more == 1 else 'places'}: --verbose)", "dim")
+        told = stack_lines(node.stack, node.whole_stack or node.stack, verbose=verbose)
+        yield from (Text(_readable(line), "dim") for line in told)
     if node.resume and not any(child.resume for child in node.children):
         yield Text.assemble(("next: ", "bold"), plain(node.resume))
-
-
-def _places(stack: str) -> list[str]:
-    """Where an error was raised and what led there, the innermost first: of a traceback, or as evidence tells it."""
-    told = [line.strip().removeprefix("at ") for line in stack.splitlines() if line.strip().startswith("at ")]
-    frames = [f"{file}:{line} {function}" for file, line, function in FRAME.findall(stack)]
-    return told or frames[::-1]
 
 
 def _cut(drawn: Iterator[Text]) -> Iterator[Text]:

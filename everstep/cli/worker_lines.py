@@ -50,7 +50,10 @@ class WorkerLines:
             return
         detail = f"step {job.step}, attempt {job.attempts}"
         if event in ("failed", "retry", "review") and job.error_json:
-            detail += f": {text(short_error(json.loads(job.error_json)), 160)}"
+            from everstep.observability.exception_chain import raised_at
+
+            error = json.loads(job.error_json)
+            detail += f": {text(short_error(error), 160)}{text(raised_at(error), 300)}"
         if self._log_as == "json":
             with about(job, worker=self.worker):
                 logger.info("%s: %s", event, detail)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from dataclasses import dataclass, replace
 
 from langgraph.errors import GraphBubbleUp
 
 from everstep.credentials import LONGEST_TEXT, without_secrets
-from everstep.observability import frames, names
+from everstep.observability import exception_chain, frames, names
 from everstep.observability.attributes import STACK_LIMIT, STATUS_LIMIT, bounded
 
 
@@ -21,8 +20,9 @@ class Failure:
         kind: The class, with its module unless it is a builtin: few distinct values, fit for grouping.
         message: The exception's own text, bounded.
         description: `Type: message`, what a person reads first.
-        stack: The stack trace, of the user's own frames only where there are any (`frames.own`); at most 8 KiB.
-        whole_stack: The stack trace with all frames, at most 8 KiB.
+        stack: It and those that led to it or that it groups, each with the places in the user's own code, where any
+            has one (`exception_chain.told`); at most 8 KiB.
+        whole_stack: The traceback as Python writes it, at most 8 KiB; too long a one without frames in libraries.
     """
 
     kind: str
@@ -48,20 +48,19 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Describe an exception, without credentials; one whose text cannot be had is described without it."""
-        kind = type(error)
-        name = kind.__name__
+        name = type(error).__name__
         try:
             message = without_secrets(bounded(str(error), LONGEST_TEXT))
         except Exception:
             message = "(the exception has no readable text)"
         stacks: list[str] = []
-        for write in (frames.folded, _whole):
+        for write in (exception_chain.told, _whole):
             try:
                 stacks.append(bounded(without_secrets(bounded(write(error), LONGEST_TEXT)), STACK_LIMIT))
             except Exception:
                 stacks.append("")
         return cls(
-            kind=name if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+            kind=exception_chain.kind_of(error),
             message=bounded(message, STATUS_LIMIT),
             description=bounded(f"{name}: {message}" if message else name, STATUS_LIMIT),
             stack=stacks[0],
@@ -86,7 +85,7 @@ def explained(description: str, kind: str, reason: str) -> str:
 
 
 def _whole(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    return frames.python_s(error, STACK_LIMIT)
 
 
 def is_failure(error: BaseException) -> bool:

@@ -19,6 +19,8 @@ _PYTHON: Final = tuple(PurePath(path) for name in ("stdlib", "platstdlib") if (p
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _CALLERS: Final = frozenset({"everstep", "langchain", "langchain_core", "langgraph", "python"})
 """Who calls the user's code."""
+_INNERMOST: Final = 3
+"""Frames that are kept of a traceback that is too long, whosever they are."""
 
 
 def frames_of(error: BaseException) -> list[FrameSummary]:
@@ -26,17 +28,16 @@ def frames_of(error: BaseException) -> list[FrameSummary]:
     return list(StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False))
 
 
-def own(frames: Sequence[FrameSummary]) -> list[FrameSummary]:
-    """The user's own frames: neither of installed packages, nor of Python, nor of Everstep.
+def own(chain: Sequence[Sequence[FrameSummary]]) -> list[list[FrameSummary]]:
+    """Of each exception of a chain the user's own frames: neither of installed packages, nor of Python or Everstep.
 
-    Where there are none, the graph may be an installed package itself: then those of all packages but LangGraph and
-    LangChain. Where there are none of these either, all.
+    Where no exception has any, the graph may be an installed package itself: then those of all packages but LangGraph
+    and LangChain. Where there are none of these either, all. So a wrapper's frames hide nobody's who raised its cause.
     """
-    return (
-        [frame for frame in frames if _owner(frame.filename) == ""]
-        or [frame for frame in frames if _owner(frame.filename) not in _CALLERS]
-        or list(frames)
-    )
+    owners = [[(_owner(frame.filename), frame) for frame in frames] for frames in chain]
+    users = [[frame for owner, frame in frames if owner == ""] for frames in owners]
+    packages = [[frame for owner, frame in frames if owner not in _CALLERS] for frames in owners]
+    return next((told for told in (users, packages) if any(told)), [list(frames) for frames in chain])
 
 
 def place(frame: FrameSummary) -> str:
@@ -44,15 +45,25 @@ def place(frame: FrameSummary) -> str:
     return f"{frame.filename}:{frame.lineno} {frame.name}"
 
 
-def folded(error: BaseException) -> str:
-    """An exception's traceback as Python writes it, of the user's own frames only."""
+def python_s(error: BaseException, limit: int) -> str:
+    """An exception's traceback as Python writes it; of one longer than `limit` characters without what is in libraries.
+
+    Each exception of the chain then has the user's own frames and the three innermost, in order.
+    """
     told = TracebackException.from_exception(error)
+    whole = "".join(told.format())
+    if len(whole) <= limit:
+        return whole
+    links: list[TracebackException] = []
     waiting: list[TracebackException | None] = [told]
     while waiting:
         link = waiting.pop()
         if link is not None:
-            link.stack = StackSummary.from_list(own(link.stack))
+            links.append(link)
             waiting += [link.__cause__, link.__context__, *(link.exceptions or ())]
+    for link, shown in zip(links, own([link.stack for link in links]), strict=True):
+        kept = {id(frame) for frame in (*shown, *link.stack[-_INNERMOST:])}
+        link.stack = StackSummary.from_list([frame for frame in link.stack if id(frame) in kept])
     return "".join(told.format())
 
 

@@ -19,13 +19,12 @@ import os
 import re
 import sys
 import threading
-import traceback
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final, Literal, TextIO, cast, get_args
 
 from everstep.clock import rfc3339
 from everstep.errors import ConfigInvalid
-from everstep.observability import log_context
+from everstep.observability import frames, log_context
 from everstep.observability.attributes import bounded
 
 FORMAT_VARIABLE: Final = "EVERSTEP_LOG_FORMAT"
@@ -226,7 +225,7 @@ def _exception(told: object, stack: object) -> str:
     if told is True:
         told = sys.exc_info()
     error = told[1] if isinstance(told, tuple) else told  # pyright: ignore[reportUnknownVariableType]
-    lines = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
+    lines = frames.python_s(error, MESSAGE_LIMIT) if isinstance(error, BaseException) else ""
     return _text(f"{lines}{stack or ''}".rstrip(), MESSAGE_LIMIT)
 
 

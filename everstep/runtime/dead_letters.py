@@ -6,6 +6,7 @@ record (`checkpoints.dead_letters`): any worker that lives goes on with it.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
@@ -18,6 +19,7 @@ from everstep import crash
 from everstep.checkpoints import dead_letters
 from everstep.checkpoints.dead_letters import DeadLetter
 from everstep.checkpoints.store import Store
+from everstep.observability.exception_chain import raised_at
 from everstep.runtime.run import about
 from everstep.runtime.webhook import TIMEOUT_S, NotDelivered, Webhook, secrets_of
 
@@ -185,12 +187,13 @@ def _log(letter: DeadLetter) -> None:
     summary = letter.summary()
     error = summary["error"]
     logger.error(
-        "job %s of graph %s failed at step %d: %s: %s [%s]; next: everstep dlq show %s",
+        "job %s of graph %s failed at step %d: %s: %s%s [%s]; next: everstep dlq show %s",
         letter.job.public_id,
         letter.job.graph,
         letter.job.step,
         error["type"] or error["code"],
         " ".join(error["message"].split()),
+        raised_at(json.loads(letter.job.error_json or "{}")),
         error["code"],
         letter.job.public_id,
     )

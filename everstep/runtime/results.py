@@ -1,4 +1,4 @@
-"""Values of a graph as JSON data, for people and scripts: results, interrupt values, error chains."""
+"""Values of a graph as JSON data, for people and scripts: results and interrupt values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from typing import Any, cast
 
 from langgraph.types import Interrupt
 
-from everstep.observability import frames
-
 MAX_DEPTH = 100
 TEXT_BYTES = 4096
-OWN_PLACES, PLACES = 5, 20
-"""Places that are kept of an exception: in the user's own code, and in all."""
 
 
 def json_ready(value: Any, depth: int = MAX_DEPTH) -> Any:
@@ -50,34 +46,3 @@ def json_ready(value: Any, depth: int = MAX_DEPTH) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: json_ready(getattr(value, field.name), depth - 1) for field in dataclasses.fields(value)}
     return str(value)[:TEXT_BYTES]
-
-
-def text_of(error: BaseException) -> str:
-    """The error's text, also of one whose own `__str__` raises."""
-    try:
-        return str(getattr(error, "message", error))
-    except Exception as failure:
-        return f"(no text: its __str__ raised {type(failure).__name__})"
-
-
-def error_chain(error: BaseException) -> list[dict[str, Any]]:
-    """An exception and its causes, outermost first; bounded.
-
-    Returns:
-        Of each `type`, `message`, `where` (the places in the user's own code, the innermost first, with ` < ` between)
-        and `frames` (all places, those of libraries included, the innermost first).
-    """
-    chain: list[dict[str, Any]] = []
-    current: BaseException | None = error
-    while current is not None and len(chain) < 5:
-        passed = frames.frames_of(current)[::-1]
-        chain.append(
-            {
-                "type": f"{type(current).__module__}.{type(current).__qualname__}".removeprefix("builtins."),
-                "message": text_of(current)[:TEXT_BYTES],
-                "where": " < ".join(frames.place(frame) for frame in frames.own(passed)[:OWN_PLACES]),
-                "frames": [frames.place(frame) for frame in passed[:PLACES]],
-            }
-        )
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return chain

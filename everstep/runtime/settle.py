@@ -18,10 +18,11 @@ from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
 from everstep.checkpoints.services import Report
 from everstep.errors import ApprovalRejected, EffectNotRepeated, StoreUnavailable
+from everstep.observability.exception_chain import links, text_of
 from everstep.runtime import backoff
 from everstep.runtime.acceptance import Judgement
 from everstep.runtime.classify import Verdict
-from everstep.runtime.results import error_chain, json_ready, text_of
+from everstep.runtime.results import json_ready
 
 RECORD_OUT_MS = 60_000
 NO_TIERS: Mapping[str, str] = {}
@@ -234,7 +235,7 @@ class _Settlement:
 
     def _told(self, verdict: Verdict, error: BaseException) -> dict[str, Any]:
         """What is kept of an error."""
-        job, chain = self.job, error_chain(error)
+        job, chain = self.job, [link.as_dict() for link in links(error)]
         what: dict[str, Any] = {
             "code": getattr(error, "code", "unhandled_exception"),
             "type": chain[0]["type"],
@@ -245,7 +246,7 @@ class _Settlement:
             "verdict": verdict.kind,
             "reason": verdict.reason,
             "next_step": getattr(error, "next_step", "") or f"mend the cause, then: everstep retry {job.public_id}",
-            "chain": [{**link, "message": without_secrets(link["message"][:LONGEST_TEXT])} for link in chain],
+            "chain": chain,
         }
         if isinstance(error, ApprovalRejected):
             what["words"] = error.words

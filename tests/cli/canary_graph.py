@@ -97,7 +97,19 @@ def end(state: State) -> State:
     if state["how"] == "lose":
         lose(word("lost-body"))
     told = " ".join(os.environ[name] for name in ("LANGFUSE_SECRET_KEY", "EVERSTEP_WEBHOOK_SECRET", "ORDERS_TOKEN"))
-    raise ValueError(f"refused {known('error')}, password={word('error')}; I know {told}")
+    try:
+        several()
+    except ExceptionGroup:
+        raise ValueError(f"refused {known('error')}, password={word('error')}; I know {told}")  # noqa: B904
+
+
+def several() -> None:
+    """Fail with a group of one, which has a cause."""
+    try:
+        raise LookupError(f"no {known('cause')}, password={word('cause')}")
+    except LookupError as cause:
+        member = TypeError(f"odd {known('member')}, password={word('member')}")
+        raise ExceptionGroup(f"all of {known('group')}, password={word('group')}", [member]) from cause
 
 
 builder = StateGraph(State)

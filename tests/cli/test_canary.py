@@ -262,6 +262,9 @@ def test_the_places_are_real(scene: Scene) -> None:
     assert len(logs) == 2
     columns = scene.columns()
     assert b"refused *** password=***; I know *** *** ***" in columns["writes.value"]
+    for name in ("agent_jobs.error_json", "evidence.detail_json", "spans.body"):
+        for further in (b"no *** password=***", b"odd *** password=***", b"all of *** password=***"):
+            assert further in columns[name], (name, further)
     assert {"spans.body", "upstream_events.detail", "evidence.detail_json", "effects.error"} <= set(columns)
 
 

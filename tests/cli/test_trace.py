@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from everstep.cli.trace_screen import FRAME, HEAD, TAIL, lines, plain, span_of
-from everstep.observability.frames import folded
+from everstep.cli.trace_screen import HEAD, TAIL, lines, plain, span_of
 from everstep.observability.identity import root_span_id
 from everstep.runtime.trace.tree import Node, Use
 from tests.cli.conftest import Prepared
@@ -181,12 +181,61 @@ def test_a_stdout_that_takes_nothing(form: tuple[str, ...], prepared: Prepared, 
     assert "stdout cannot be written: Bad file descriptor" in refused.err
 
 
-def test_the_places_of_a_group_of_exceptions_are_found() -> None:
-    """Python draws a line beside the frames of a group, as of one that a `TaskGroup` raises."""
+def failed(stack: str, whole: str = "") -> Node:
+    """A step that failed."""
+    return Node(
+        "step", "step 1 work", START, START + SECOND, "error", "Outer: out", stack=stack, whole_stack=whole or None
+    )
+
+
+def test_what_led_to_a_failure_is_drawn() -> None:
+    """Behind the error stand its places, and each further exception with its own; source lines with --verbose."""
+    stack = """Outer: out
+  at own.py:3 work
+    | raise Outer from error
+  sub-exception KeyError: 'part'
+    at own.py:1 part
+caused by ValueError: in
+  at own.py:9 deep"""
+    told = drawn(leg(1, [failed(stack, f"{stack}\n  at library.py:7 call")]))
+    assert [line.strip(" │") for line in told[-6:]] == [
+        "at own.py:3 work",
+        "sub-exception KeyError: 'part'",
+        "at own.py:1 part",
+        "caused by ValueError: in",
+        "at own.py:9 deep",
+        "(1 more place: --verbose)",
+    ]
+    assert told[-5].index("sub-") == told[-6].index("at ")
+    every = [
+        line.plain for line in lines(tree(leg(1, [failed(stack, f"{stack}\n  at library.py:7 call")])), verbose=True)
+    ]
+    assert every[-1].endswith("  at library.py:7 call")
+    assert any("| raise Outer from error" in line for line in every)
+
+
+def test_many_exceptions_are_drawn_in_part() -> None:
+    """Of many further exceptions, and of many places of one, the first are drawn, and how many are left out."""
+    links = [
+        f"caused by E{number}: x\n" + "\n".join(f"  at own.py:{place} f" for place in range(5)) for number in range(8)
+    ]
+    told = drawn(leg(1, [failed("Outer: out\n" + "\n".join(links))]))
+    assert sum("caused by" in line for line in told) == 5
+    assert sum("at own.py" in line for line in told) == 15
+    assert told[-1].endswith("(3 more exceptions, 25 more places: --verbose)")
+
+
+def test_a_traceback_of_an_older_release_is_drawn_by_its_places() -> None:
+    """Spans that hold Python's own form show the innermost places, also beside the line that is drawn for a group."""
 
     def task() -> None:
         raise ExceptionGroup("two", [ValueError("a"), KeyError("b")])
 
     with pytest.raises(ExceptionGroup) as raised:
         task()
-    assert [function for *_, function in FRAME.findall(folded(raised.value))][-1] == "task"
+    stack = "".join(traceback.format_exception(raised.value))
+    told = drawn(leg(1, [failed(stack)]))
+    assert told[-2].endswith(" task")
+    assert "test_trace.py:" in told[-2]
+    every = [line.plain for line in lines(tree(leg(1, [failed(stack)])), verbose=True)]
+    assert any("KeyError: 'b'" in line for line in every)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,8 @@ def raised(work: Callable[[], object]) -> BaseException:
 
 def functions(error: BaseException) -> list[str]:
     """The functions of its own frames, the innermost first."""
-    return [frame.name for frame in reversed(frames.own(frames.frames_of(error)))]
+    (own,) = frames.own([frames.frames_of(error)])
+    return [frame.name for frame in reversed(own)]
 
 
 def installed(folder: Path, package: str) -> types.ModuleType:
@@ -66,14 +68,27 @@ def test_a_graph_that_is_installed_as_a_package(tmp_path: Path) -> None:
     ours, graph = installed(tmp_path, "ours"), installed(tmp_path, "langgraph")
     found = frames.frames_of(raised(lambda: graph.call(lambda: graph.call(ours.fail))))
     within = [frame for frame in found if "site-packages" in frame.filename]
-    assert [frame.name for frame in frames.own(within)] == ["fail"]
+    (shown,) = frames.own([within])
+    assert [frame.name for frame in shown] == ["fail"]
     alone = [frame for frame in within if "ours" not in frame.filename]
-    assert frames.own(alone) == alone
-    assert frames.own([]) == []
+    assert frames.own([alone]) == [alone]
+    assert frames.own([[]]) == [[]]
 
 
-def test_a_traceback_of_own_frames_tells_causes_and_groups() -> None:
-    """Causes and the exceptions of a group keep their place, each with its own frames and none of a library."""
+def test_a_wrapper_without_own_frames_hides_nobody(tmp_path: Path) -> None:
+    """Of a chain the user's own frames are shown, in whichever exception they are, and no others."""
+    library = installed(tmp_path, "langgraph")
+
+    def work() -> None:
+        sys.exit("enough")
+
+    outer, inner = frames.own([frames.frames_of(raised(library.fail))[1:], frames.frames_of(raised(work))])
+    assert outer == []
+    assert [frame.name for frame in inner] == ["raised", "work"]
+
+
+def test_a_traceback_too_long_keeps_the_user_s_frames() -> None:
+    """One that does not fit is cut in libraries only, and names every exception; one that fits is Python's own."""
 
     def chained() -> None:
         try:
@@ -81,13 +96,14 @@ def test_a_traceback_of_own_frames_tells_causes_and_groups() -> None:
         except ValueError as cause:
             raise ExceptionGroup("both", [raised(lambda: json.loads("["))]) from cause  # pyright: ignore[reportArgumentType]
 
-    told = frames.folded(raised(chained))
+    error = raised(chained)
+    whole = "".join(traceback.format_exception(error))
+    assert frames.python_s(error, len(whole)) == whole
+    told = frames.python_s(error, len(whole) - 1)
     assert told.count("Traceback (most recent call last)") == 3
-    assert "direct cause" in told
-    assert "in decode\n" in told
-    assert "test_frames.py" in told
-    assert "json/decoder.py" not in told
-    assert "langchain_core" not in told
+    for kept in ("direct cause", "in decode\n", "in chained\n", "in raw_decode\n", "ExceptionGroup: both"):
+        assert kept in told
+    assert whole.count("langchain_core") > told.count("langchain_core")
 
 
 def test_a_failure_keeps_both_stacks() -> None:
@@ -97,7 +113,8 @@ def test_a_failure_keeps_both_stacks() -> None:
         decode.invoke({"text": f"{{{SECRET}"})
 
     failure = Failure.of(raised(work))
-    assert "in work\n" in failure.stack
+    assert " work\n" in failure.stack
+    assert "    | decode.invoke(" in failure.stack
     assert "langchain_core" not in failure.stack
     assert "langchain_core" in failure.whole_stack
     assert failure.attributes["langfuse.observation.metadata.stacktrace"] == failure.stack

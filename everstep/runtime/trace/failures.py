@@ -8,6 +8,7 @@ from typing import Any
 from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.trace_rows import EvidenceRow, SavedTask
 from everstep.observability.attributes import STATUS_LIMIT, bounded
+from everstep.observability.exception_chain import heading, indent
 from everstep.runtime.trace.legs import LegRow
 from everstep.runtime.trace.steps import Steps
 from everstep.runtime.trace.tree import Fact, Node, Status
@@ -85,7 +86,7 @@ def _paused(task: SavedTask, number: int | None, began: int | None, row: LegRow,
 
 
 def _chain(detail: dict[str, Any], *, whole: bool = False) -> str:
-    """The exceptions that led to each other, and where each was raised, the innermost function first.
+    """The exceptions that led to each other or lie in a group, and where each was raised, the innermost function first.
 
     Args:
         detail: What is kept of a failure.
@@ -94,9 +95,10 @@ def _chain(detail: dict[str, Any], *, whole: bool = False) -> str:
     links: list[dict[str, Any]] = detail.get("chain") or []
     told: list[str] = []
     for link in links:
-        told.append(f"{link.get('type')}: {link.get('message')}")
+        told.append(heading(link))
         places = str(link.get("where") or "").split(" < ")
-        told += [f"  at {place}" for place in (link.get("frames") or places if whole else places) if place]
+        shown = link.get("frames") or places if whole else places
+        told += [f"{indent(link)}  at {place}" for place in shown if place]
     return "\n".join(told)
 
 

@@ -10,7 +10,8 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from everstep.checkpoints.waits import asks_a_person
 from everstep.errors import RequestInvalid
-from everstep.runtime.results import json_ready, text_of
+from everstep.observability.exception_chain import text_of
+from everstep.runtime.results import json_ready
 
 FIELDS = ("values", "next", "checkpoint", "metadata", "created_at", "parent_checkpoint", "tasks", "interrupts")
 OF_CHECKPOINT = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
