@@ -356,21 +356,23 @@ def _some(which: ColumnElement[bool]) -> CTE:
 
 
 def _below(roots: CTE) -> CTE:
-    """Jobs and their descendants: `root`, one of the jobs; `id`, it or a descendant of it."""
-    below = select(roots.c.id.label("root"), roots.c.id.label("id")).cte("below", recursive=True)
-    return below.union_all(select(below.c.root, agent_jobs.c.id).where(agent_jobs.c.parent_id == below.c.id))
+    """Jobs and their descendants: `root`, one of the jobs; `id`, it or a descendant of it; and what that one used.
+
+    What it used is told here, so that nobody looks it up: PostgreSQL cannot know how few descendants there are, and
+    would read all jobs for it.
+    """
+    job = agent_jobs.c
+    tokens = (job.input_tokens + job.output_tokens).label("tokens")
+    told = (job.id, job.step.label("steps"), job.run_ms, tokens, job.cost_micros)
+    below = select(roots.c.id.label("root"), *told).where(job.id == roots.c.id).cte("below", recursive=True)
+    return below.union_all(select(below.c.root, *told).where(job.parent_id == below.c.id))
 
 
 def _accounts_of(roots: CTE) -> Select[Any]:
     """The accounts of the jobs that a table with `id` and `depth` names, by depth; `_read` reads a row of it."""
     below = _below(roots)
-    sums = (
-        func.sum(agent_jobs.c.step).label("steps"),
-        func.sum(agent_jobs.c.run_ms).label("run_ms"),
-        func.sum(agent_jobs.c.input_tokens + agent_jobs.c.output_tokens).label("tokens"),
-        func.sum(agent_jobs.c.cost_micros).label("cost_micros"),
-    )
-    used = select(below.c.root, *sums).where(agent_jobs.c.id == below.c.id).group_by(below.c.root).subquery("used")
+    sums = [func.sum(below.c[field.name]).label(field.name) for field in fields(Use)]
+    used = select(below.c.root, *sums).group_by(below.c.root).subquery("used")
     one, parent = agent_jobs.alias("one"), agent_jobs.alias("parent")
     return (
         select(

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select,
 from everstep.checkpoints import deliveries as outbox
 from everstep.checkpoints import provider_health, schedules, trigger_events
 from everstep.checkpoints.admission import Admission, Limits
+from everstep.checkpoints.job_statements import UNFINISHED, WAITING
 from everstep.checkpoints.provider_health import ProviderHealth
 from everstep.checkpoints.schema import (
     EFFECT_STATES,
@@ -39,10 +40,8 @@ STUCK_LEASES = 10
 NAMED = 5
 """How many jobs of a kind are named."""
 
-_WAITING = ("pending", "retry")
 _VANISHED = ("worker processes died", "its worker ", "its process ")
 """How the reasons begin for which `claims` and `deaths` take a job from a worker that is gone, and do not start it."""
-UNFINISHED = ("pending", "running", "retry", "review")
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def examine(store: Store, limits: Limits | None = None) -> Health:
 
 def _snapshot(connection: Connection, now: int, limits: Limits, size: int, log_size: int | None) -> Health:
     job = agent_jobs.c
-    due = and_(job.status.in_(_WAITING), job.next_run_at <= now)
+    due = and_(job.status.in_(WAITING), job.next_run_at <= now)
     number = _count(connection, agent_jobs, due)
     may_start = Admission.read(connection, limits, now=now, lock=False).clause()
     oldest, free = _oldest_due(connection, now, true()), _oldest_due(connection, now, may_start)
@@ -215,7 +214,7 @@ def _snapshot(connection: Connection, now: int, limits: Limits, size: int, log_s
 def _oldest_due(connection: Connection, now: int, condition: ColumnElement[bool]) -> Any:
     due = select(agent_jobs.c.public_id, agent_jobs.c.next_run_at).where(agent_jobs.c.next_run_at <= now, condition)
     first = due.order_by(agent_jobs.c.next_run_at).limit(1)
-    found = [connection.execute(first.where(agent_jobs.c.status == status)).first() for status in _WAITING]
+    found = [connection.execute(first.where(agent_jobs.c.status == status)).first() for status in WAITING]
     return min((row for row in found if row is not None), key=lambda row: row.next_run_at, default=None)
 
 

@@ -42,6 +42,7 @@ from everstep.checkpoints.statements import Statement
 
 WAITING = ("pending", "retry")
 LIVING = (*WAITING, "running")
+UNFINISHED = (*LIVING, "review")
 
 _jobs = agent_jobs.c
 

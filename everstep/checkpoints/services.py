@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from everstep.checkpoints.database import insert_or_ignore, notify
+from everstep.checkpoints.job_statements import UNFINISHED
 from everstep.checkpoints.jobs import LEVEL_MS, Job
 from everstep.checkpoints.schema import agent_jobs, job_services, upstream_events
 from everstep.checkpoints.schema import services as table
@@ -277,7 +278,7 @@ def waiting(connection: Connection, name: str, *, owner: str | None = None) -> l
     """Ids of the jobs that need a service and have not ended, oldest first; only an owner's if one is given."""
     query = (
         select(agent_jobs.c.public_id)
-        .where(agent_jobs.c.id.in_(_jobs_of(name)), agent_jobs.c.status.not_in(("done", "failed")))
+        .where(agent_jobs.c.id.in_(_jobs_of(name)), agent_jobs.c.status.in_(UNFINISHED))
         .order_by(agent_jobs.c.id)
     )
     query = query if owner is None else query.where(agent_jobs.c.owner == owner)

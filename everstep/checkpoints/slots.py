@@ -19,6 +19,7 @@ from everstep.checkpoints import cron as times
 from everstep.checkpoints import crons, jobs, schedules, submission
 from everstep.checkpoints.database import insert_or_ignore
 from everstep.checkpoints.job import job_of
+from everstep.checkpoints.job_statements import UNFINISHED
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.schedule import Schedule, of_row
@@ -36,7 +37,6 @@ GRACE_MS: Final = 60_000
 """A slot that is handled so late was missed, if missed slots are to be skipped."""
 MOST_IN_VAIN: Final = 3
 """So often in a row a failed run is resumed without storing anything more; then a new one starts."""
-UNFINISHED: Final = ("pending", "running", "retry", "review")
 
 PolicyOf = Callable[[str], JobPolicy]
 """What is asked of each job of a graph, by the graph's name."""

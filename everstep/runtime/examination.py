@@ -131,6 +131,7 @@ def inside(
     from sqlalchemy import select
 
     from everstep.checkpoints import health, migrate
+    from everstep.checkpoints.job_statements import UNFINISHED
     from everstep.checkpoints.schema import agent_jobs
 
     place, sound = store.database, "sound"
@@ -153,7 +154,7 @@ def inside(
     names = store.read(
         lambda connection: set(
             connection.execute(
-                select(agent_jobs.c.graph).where(agent_jobs.c.status.in_(health.UNFINISHED)).distinct()
+                select(agent_jobs.c.graph).where(agent_jobs.c.status.in_(UNFINISHED)).distinct()
             ).scalars()
         )
     )
