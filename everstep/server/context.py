@@ -99,12 +99,18 @@ def served(request: Request) -> Served:
     return cast(Served, request.app.state.served)
 
 
-def caller(request: Request) -> Caller:
-    """Who asks, as the middleware for access found."""
+async def _served(request: Request) -> Served:
+    return served(request)
+
+
+async def _caller(request: Request) -> Caller:
     return cast(Caller, getattr(request.state, "caller", None) or Caller())
 
 
-ServedBy = Annotated[Served, Depends(served)]
+ServedBy = Annotated[Served, Depends(_served)]
 """As the type of a path function's parameter: what is served."""
-CalledBy = Annotated[Caller, Depends(caller)]
-"""As the type of a path function's parameter: who asks."""
+CalledBy = Annotated[Caller, Depends(_caller)]
+"""As the type of a path function's parameter: who asks, as the middleware for access found.
+
+All that a path depends on is `async`: FastAPI runs what is not in a thread of its own, for each request.
+"""

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from everstep.errors import RequestInvalid
 
 
-def only_known(request: Request) -> None:
+async def only_known(request: Request) -> None:
     """Refuse a query parameter that the path does not know; as a dependency of a router.
 
     Raises:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import httpx
 import pytest
 from sqlalchemy import Connection
@@ -90,3 +91,27 @@ def test_what_a_run_tells_is_no_reason_to_read_it_for_who_waits_for_its_output(
         told = store.read(lambda connection: events.of_thread(connection, thread_id))
     assert len(told) > 5
     assert 2 <= len(read) <= 3
+
+
+def test_no_request_goes_through_a_thread_of_fastapi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a path depends on is worked out where the request is: a thread for each would cost more than all of it."""
+    handed: list[str] = []
+    run_sync = anyio.to_thread.run_sync
+
+    async def counted(function: Any, *given: Any, **named: Any) -> Any:
+        handed.append(str(function))
+        return await run_sync(function, *given, **named)
+
+    asked = {"assistant_id": "steps", "input": {"log": []}}
+    with (
+        fresh(tmp_path) as store,
+        live(store, catalogue()) as url,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
+    ):
+        monkeypatch.setattr(anyio.to_thread, "run_sync", counted)
+        thread = "/threads/" + client.post("/threads", json={}).json()["thread_id"]
+        assert client.post(f"{thread}/runs/wait", json=asked).status_code == 200
+        assert client.post(f"{thread}/runs/stream", json=asked).status_code == 200
+        assert client.get(f"{thread}/state").status_code == 200
+        assert client.get("/everstep/jobs", params={"limit": 1}).status_code == 200
+    assert handed == []

@@ -38,7 +38,7 @@ def of_request(request: Request) -> float | None:
     return budget_s
 
 
-def _described(
+async def _described(
     given: Annotated[
         str | None,
         Header(alias=HEADER, description="`buffer`, or `pause;budget=30`: the agent waits for a client that is slow."),
