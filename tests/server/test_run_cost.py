@@ -102,7 +102,7 @@ def test_no_request_goes_through_a_thread_of_fastapi(tmp_path: Path, monkeypatch
         handed.append(str(function))
         return await run_sync(function, *given, **named)
 
-    asked = {"assistant_id": "steps", "input": {"log": []}}
+    asked: dict[str, Any] = {"assistant_id": "steps", "input": {"log": []}}
     with (
         fresh(tmp_path) as store,
         live(store, catalogue()) as url,
