@@ -11,7 +11,6 @@ import random
 import time
 from datetime import UTC, datetime
 from typing import Protocol
-from uuid import UUID
 
 
 class Clock(Protocol):
@@ -56,7 +55,8 @@ def uuid7(now_ms: int, randomness: random.Random | None = None) -> str:
     """
     bits = int.from_bytes(os.urandom(10)) if randomness is None else randomness.getrandbits(80)
     random_a, random_b = (bits >> 62) & 0xFFF, bits & ((1 << 62) - 1)
-    return str(UUID(int=(now_ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | random_a << 64 | 0b10 << 62 | random_b))
+    digits = f"{(now_ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | random_a << 64 | 0b10 << 62 | random_b:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def rfc3339(milliseconds: int | None) -> str | None:

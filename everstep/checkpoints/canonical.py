@@ -8,10 +8,11 @@ share a key. Strings are taken as they are: no Unicode normalisation, so a compo
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import rfc8785
 
@@ -26,18 +27,25 @@ MAX_INTEGER = 2**53 - 1
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def canonical_json(value: object) -> str:
+_EXACT = json.JSONEncoder(ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":"))
+"""Writes as RFC 8785 says, in a fifth of the time, what has no float, and no key beyond ASCII for the order to tell."""
+
+
+def canonical_json(value: object, *, path: str = "$", levels: int = MAX_DEPTH) -> str:
     """The one JSON text of a value, by RFC 8785.
 
     Args:
         value: None, bool, int, float, str, and lists, tuples (written as arrays) and dicts of these. Subclasses of the
             scalar types, such as members of an `Enum`, are refused: they would come back as something else.
+        path: Where it is in what it belongs to.
+        levels: How deeply it may be nested.
 
     Raises:
         PayloadInvalid: The value has no exact JSON form: NaN or infinity, an integer beyond ±(2^53−1), a key that is
             not a string, a lone surrogate, another type, or more than `MAX_DEPTH` levels. The message gives the path.
     """
-    _refuse_inexact(value, "$", MAX_DEPTH)
+    if _refuse_inexact(value, path, levels):
+        return _EXACT.encode(value)
     return rfc8785.dumps(cast(Any, value)).decode()
 
 
@@ -47,7 +55,34 @@ def digest(value: object) -> str:
     Raises:
         PayloadInvalid: See `canonical_json`.
     """
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return _sha256(canonical_json(value))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Submitted(NamedTuple):
+    """What identifies an input that is submitted.
+
+    Attributes:
+        digest: By what two submissions of one key are compared: graph and input.
+        key: The key where none is given; see `job_key`.
+    """
+
+    digest: str
+    key: str
+
+
+def submitted(graph: str, input: object, workflow_version: str) -> Submitted:
+    """What identifies an input; both digests of it in one go, as it may be large.
+
+    Raises:
+        PayloadInvalid: See `canonical_json`.
+    """
+    name, version = canonical_json(graph, path="$.graph"), canonical_json(workflow_version, path="$.workflow_version")
+    given = f'"graph":{name},"input":{canonical_json(input, path="$.input", levels=MAX_DEPTH - 1)}'
+    return Submitted(_sha256(f"{{{given}}}"), _sha256(f'{{{given},"workflow_version":{version}}}'))
 
 
 def job_key(graph: str, input: object, workflow_version: str) -> str:
@@ -61,7 +96,7 @@ def job_key(graph: str, input: object, workflow_version: str) -> str:
     Raises:
         PayloadInvalid: See `canonical_json`.
     """
-    return digest({"graph": graph, "input": input, "workflow_version": workflow_version})
+    return submitted(graph, input, workflow_version).key
 
 
 def repository_key(repository: str, branch: str, operation: str, input: object, workflow_version: str) -> str:
@@ -100,29 +135,36 @@ def child_path(path: str, key: str | int) -> str:
     return f"{path}.{key}" if _PLAIN_NAME.fullmatch(key) else f"{path}[{key!a}]"
 
 
-def _refuse_inexact(value: object, path: str, levels: int) -> None:
+def _refuse_inexact(value: object, path: str, levels: int) -> bool:
+    """Refuse what has no exact form; whether `_EXACT` writes the rest as RFC 8785 says."""
     kind = type(value)
     if value is None or kind is bool:
-        return
+        return True
     if kind is str:
         _refuse_surrogates(cast(str, value), path)
-    elif kind is int:
+        return True
+    if kind is int:
         if abs(cast(int, value)) > MAX_INTEGER:
             raise _invalid(path, "an integer beyond ±(2^53−1)", "Write it as a string.")
-    elif kind is float:
+        return True
+    if kind is float:
         if not math.isfinite(cast(float, value)):
             raise _invalid(path, f"{value}", "Use null, or a string.")
-    elif isinstance(value, dict | list | tuple):
+        return False
+    if isinstance(value, dict | list | tuple):
         if levels == 0:
             raise _invalid(path, f"nested deeper than {MAX_DEPTH} levels, or contains itself", "Flatten it.")
+        exact = not isinstance(value, dict) or all(map(_is_plain_key, cast(dict[object, object], value)))
         for key, member in _members(cast(Any, value), path):
             if _is_surely_exact(member):
                 continue  # without its path
-            _refuse_inexact(member, child_path(path, key), levels - 1)
-    else:
-        raise _invalid(
-            path, f"of type {kind.__qualname__}", "Convert it to strings, numbers, booleans, lists and objects."
-        )
+            exact &= _refuse_inexact(member, child_path(path, key), levels - 1)
+        return exact
+    raise _invalid(path, f"of type {kind.__qualname__}", "Convert it to strings, numbers, booleans, lists and objects.")
+
+
+def _is_plain_key(key: object) -> bool:
+    return type(key) is str and key.isascii()
 
 
 def _is_surely_exact(value: object) -> bool:

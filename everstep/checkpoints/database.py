@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
@@ -153,22 +153,25 @@ def of_url(url: str) -> Database:
     )
 
 
-def insert_or_ignore(connection: Connection, table: Table, values: Mapping[str, Any]) -> Sequence[Any] | None:
+def insert_or_ignore(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
     """Insert a row, unless there is one already; the table's unique constraints decide, never a look before.
 
     Returns:
-        The row as it was inserted, with all its columns; None if there was one.
+        The row's id; None if there was one.
     """
-    statement = _insertion(table, tuple(values), connection.dialect.name)
-    rows = statement.run(connection, values).fetchall()
-    return rows[0] if rows else None
+    cursor = _insertion(table, tuple(values), connection.dialect.name).run(connection, values)
+    if connection.dialect.name != "postgresql":  # its driver knows the id: to be told it takes a third longer
+        return cursor.lastrowid if cursor.rowcount else None
+    row = cursor.fetchone()
+    return None if row is None else row[0]
 
 
 @cache
 def _insertion(table: Table, columns: tuple[str, ...], dialect: str) -> Statement:
-    kind: Any = postgresql if dialect == "postgresql" else sqlite
     row: dict[str, Any] = {name: bindparam(name) for name in columns}
-    return Statement(kind.insert(table).values(row).on_conflict_do_nothing().returning(*table.c))
+    if dialect == "postgresql":
+        return Statement(postgresql.insert(table).values(row).on_conflict_do_nothing().returning(table.c.id))
+    return Statement(sqlite.insert(table).values(row).on_conflict_do_nothing().inline())
 
 
 def has_id(column: ColumnElement[str], given: str) -> ColumnElement[bool]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import RowMapping
+from sqlalchemy import Column, DefaultClause, RowMapping
 
 from everstep.checkpoints.schema import agent_jobs
 
@@ -16,6 +16,16 @@ NOT_YET = 253_402_300_799_000
 PARKED = NOT_YET - 1000
 """When a job is due that waits for a signal, however long that takes; the second before, UTC milliseconds."""
 _COLUMNS = tuple(agent_jobs.c.keys())
+
+
+def _at_first(column: Column[Any]) -> Any:
+    """What the database gives a column that an insertion does not name."""
+    if not isinstance(column.server_default, DefaultClause):
+        return None
+    return column.type.python_type(column.server_default.arg)
+
+
+_AT_FIRST = {column.name: _at_first(column) for column in agent_jobs.c}
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,11 @@ def job_of(row: RowMapping) -> Job:
 def from_row(row: Sequence[Any]) -> Job:
     """The dataclass for a row with all columns, in the order of the table."""
     return _job(dict(zip(_COLUMNS, row, strict=True)))
+
+
+def inserted(row_id: int, columns: Mapping[str, Any]) -> Job:
+    """The dataclass for a row that was inserted with some columns; the others are as the table has them at first."""
+    return _job({**_AT_FIRST, **columns, "id": row_id})
 
 
 def with_columns(job: Job, columns: Mapping[str, Any]) -> Job:

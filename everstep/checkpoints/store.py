@@ -92,7 +92,7 @@ class Store(Record):
             deliveries.check_url(webhook)
         payload.check_input(input, allow_secret_keys=allow_secret_keys)
         require_owner(owner)
-        digest = submission.same_payload(graph, input)
+        given = canonical.submitted(graph, input, workflow_version)
         _check_range("priority", priority, 0, 10)
         _check_range("max_attempts", max_attempts, 1, 1000)
         now = self.clock.now_ms()
@@ -102,8 +102,8 @@ class Store(Record):
                 now=now,
                 graph=graph,
                 payload_json=json.dumps(input),
-                payload_digest=digest,
-                key=key or canonical.job_key(graph, input, workflow_version),
+                payload_digest=given.digest,
+                key=key or given.key,
                 workflow_version=workflow_version,
                 priority=priority,
                 max_attempts=max_attempts,

@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 from everstep.checkpoints import services, tombstones
 from everstep.checkpoints.canonical import digest
 from everstep.checkpoints.database import insert_or_ignore, notify
+from everstep.checkpoints.job import Job, from_row, inserted
 from everstep.checkpoints.job_statements import WITH_KEY
-from everstep.checkpoints.jobs import Job, find, from_row, note_created, rank, whole
+from everstep.checkpoints.jobs import find, note_created, rank, whole
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.schema import agent_jobs
 from everstep.clock import uuid7
@@ -77,15 +78,11 @@ def enqueue(
         "created_at": now,
         "updated_at": now,
     }
-    row, created = insert_or_ignore(connection, agent_jobs, values), True
-    while row is None:
-        row, created = WITH_KEY.run(connection, {"idempotency_key": key}).fetchone(), False
+    while (row_id := insert_or_ignore(connection, agent_jobs, values)) is None:
+        row = WITH_KEY.run(connection, {"idempotency_key": key}).fetchone()
         if row is None:  # deleted since, by retention
-            row, created = insert_or_ignore(connection, agent_jobs, values), True
-    job = from_row(row)
-    if created:  # only now: a deletion under way when we looked before would have left its tombstone unseen
-        tombstones.require_free(connection, key, payload_digest, now=now)
-    else:
+            continue
+        job = from_row(row)
         if job.payload_digest != payload_digest:
             raise KeyConflict(
                 f"the key {key!r} belongs to job {job.public_id} ({job.status}), which has another graph or input",
@@ -95,6 +92,9 @@ def enqueue(
                 status=job.status,
             )
         return Enqueued(whole(connection, job), created=False)
+    job = inserted(row_id, values)
+    # Only now: a deletion under way when we looked before would have left its tombstone unseen.
+    tombstones.require_free(connection, key, payload_digest, now=now)
     services.need(connection, job.id, policy.services, now=now)
     note_created(connection, job, now=now, actor=owner)
     notify(connection)

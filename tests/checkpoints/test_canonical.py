@@ -7,10 +7,19 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.checkpoints.canonical import MAX_DEPTH, MAX_INTEGER, canonical_json, digest, job_key, repository_key
+from everstep.checkpoints.canonical import (
+    MAX_DEPTH,
+    MAX_INTEGER,
+    canonical_json,
+    digest,
+    job_key,
+    repository_key,
+    submitted,
+)
 from everstep.errors import PayloadInvalid
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -43,6 +52,33 @@ def _reordered(value: Any) -> Any:
 def test_canonical_json_reads_back_as_the_same_value(value: Any) -> None:
     """Any JSON reader gets the value back: nothing is lost on the way to the digest."""
     assert _read(canonical_json(value)) == value
+
+
+@given(_json)
+def test_canonical_json_is_that_of_the_reference(value: Any) -> None:
+    """Also where it is written by Python's own encoder, to the last escape."""
+    assert canonical_json(value) == rfc8785.dumps(value).decode()
+
+
+@given(_text, _json, _text)
+def test_what_is_submitted_is_digested_as_the_object_it_is(graph: str, value: Any, version: str) -> None:
+    """Both digests of an input, made from its canonical JSON once, are those of the whole objects."""
+    given = submitted(graph, value, version)
+    assert given.digest == digest({"graph": graph, "input": value})
+    assert given.key == digest({"graph": graph, "input": value, "workflow_version": version})
+
+
+def test_a_submitted_input_is_refused_by_its_path_and_depth() -> None:
+    """Its place is below `input`, which is a level of its own."""
+    with pytest.raises(PayloadInvalid) as caught:
+        submitted("graph", {"n": [float("nan")]}, "1")
+    assert caught.value.ids["path"] == "$.input.n[0]"
+    value: Any = 0
+    for _ in range(MAX_DEPTH - 1):
+        value = [value]
+    assert submitted("graph", value, "1")
+    with pytest.raises(PayloadInvalid, match="levels"):
+        submitted("graph", [value], "1")
 
 
 @given(_json)

@@ -103,8 +103,8 @@ class Submitting:
         payload.check_input(body.input, allow_secret_keys=body.allow_secret_keys)
         if body.key is not None and not body.key.strip():
             raise PayloadInvalid("the key is empty", next_step="give a key, or leave it out")
-        self._digest = submission.same_payload(body.graph, body.input)
-        self._key = body.key or canonical.job_key(body.graph, body.input, body.workflow_version)
+        given = canonical.submitted(body.graph, body.input, body.workflow_version)
+        self._digest, self._key = given.digest, body.key or given.key
         self._body = body
         self._caller = caller
         policy = served.policies.of_graph(body.graph)
