@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from everstep.checkpoints import jobs
+from everstep.checkpoints import jobs, starts
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from tests.support.postgres import fresh_postgres
@@ -52,7 +52,7 @@ def stands(store: Store) -> bool:
 def start(store: Store) -> Callable[[Connection], list[Job] | None]:
     """A claim of one job by one statement."""
     now = store.clock.now_ms()
-    return lambda connection: jobs.start_first(
+    return lambda connection: starts.start_first(
         connection, now=now, worker="a", lease_ms=60_000, limit=1, graphs=["graph"], running=()
     )
 

@@ -70,8 +70,9 @@ def test_what_looks_at_many_jobs_finds_what_it_looks_for_by_an_index(
 
     class Explained(Cursor[Any]):
         def execute(self, query: Any, params: Any = None, **how: Any) -> Any:
+            asked: Any = f"EXPLAIN {query}"
             if str(query).startswith(("SELECT", "WITH")):
-                rows = super().execute(f"EXPLAIN {query}", params, **how).fetchall()
+                rows = super().execute(asked, params, **how).fetchall()
                 plans.append("\n".join([str(query)[:1000], *(str(row[0]) for row in rows)]))
             return super().execute(query, params, **how)
 
