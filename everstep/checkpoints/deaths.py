@@ -16,6 +16,7 @@ from sqlalchemy import Connection, insert, or_, select
 
 from everstep.checkpoints.jobs import Job, LostClaim, end, fail, job_of, lock, transition
 from everstep.checkpoints.schema import agent_jobs, evidence
+from everstep.counts import counted
 from everstep.errors import WorkerDied
 
 LEASE_EXPIRED, DIED, REBOOTED = "lease expired", "worker died", "its machine was started anew"
@@ -27,6 +28,10 @@ def nobody(connection: Connection, job: Job, how: str, goes_on: bool) -> None:
     del connection, job, how, goes_on
 
 
+ENDED_BY = "was ended by"
+"""How a process ended whose node raised what ends Python, in words; that follows."""
+FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"})
+"""Signals by which a fault of the process itself ends it; Python then writes where it was (`faulthandler`)."""
 ALONE = 2
 """A suspect of this degree runs with nothing beside it in its worker: a process of its own did not clear it."""
 
@@ -37,7 +42,7 @@ class Death:
 
     Attributes:
         worker: Id of the worker, or of the process it started for the job.
-        how: In words: `was killed by SIGSEGV`, `exited with code 9`, `is gone`.
+        how: In words: `was killed by SIGSEGV`, `exited with code 9`, `was ended by SystemExit: …`, `is gone`.
         signal: The signal that killed it.
         exit_code: The code it exited with.
         peak_memory_bytes: The most memory it had at once.
@@ -176,29 +181,69 @@ def _suspect(connection: Connection, job: Job, death: Death, now: int, actor: st
         return
     count = another_death(job, alone=False)
     _keep(connection, job, death, count, now)
-    reason = f"its worker {job.leased_by} {death.how}, with {death.beside} other jobs: it runs apart from now on"
+    others = counted(death.beside, "other job")
+    reason = f"its worker {job.leased_by} {death.how}, with {others}: it runs apart from now on"
     transition(connection, job, "pending", now=now, actor=actor, reason=reason, next_run_at=now, **count)
 
 
-def _counted(connection: Connection, job: Job, death: Death, now: int, actor: str) -> dict[str, int] | None:
-    """Count a death that is the job's own; None if it was one too many, and the job has failed."""
+def _counted(
+    connection: Connection, job: Job, death: Death, now: int, actor: str, whose: str = "worker"
+) -> dict[str, int] | None:
+    """Count a death that is the job's own; None if it was one too many, and the job has failed.
+
+    Args:
+        connection: The write transaction.
+        job: The job.
+        death: What is known of the death.
+        now: UTC milliseconds.
+        actor: Who tells of it.
+        whose: What died: its `worker`, or the `process` that ran it alone.
+    """
     count = another_death(job, alone=True)
     known = _keep(connection, job, death, count, now)
     deaths = count["worker_deaths"]
     if deaths < job.max_attempts:
         return count
-    where = f"step {job.step}" + (f", node {job.node}" if job.node else "")
+    told = f"{_told(job, death, whose)} (death {deaths} of {job.max_attempts} in a row without progress)"
     error = {
         "code": WorkerDied.code,
-        "message": f"the process of worker {death.worker} {death.how} at {where}; {deaths} starts in a row ended so",
+        "message": told,
         **known,
         "attempt": job.attempts,
-        "next_step": f"find what ends the process, then: everstep retry {job.public_id}",
+        "next_step": f"{_advice(death)}; then: everstep retry {job.public_id}",
     }
-    why = f"worker processes died {deaths} times without progress; the last {death.how}"
     kept = {**count, "suspect": max(count["suspect"], 1)}  # also a redriven one runs apart
-    fail(connection, job, now=now, actor=actor, reason=why, error_json=json.dumps(error), **kept)
+    fail(connection, job, now=now, actor=actor, reason=told, error_json=json.dumps(error), **kept)
     return None
+
+
+def _told(job: Job, death: Death, whose: str) -> str:
+    """What died, how and where, in words."""
+    return f"its {whose} {death.how} at step {job.step}" + (f", node {job.node}" if job.node else "")
+
+
+def _advice(death: Death) -> str:
+    """Where to look for what ended the process."""
+    was_killed = death.signal is not None and death.how == killed_by(death.signal)
+    if death.how.startswith(ENDED_BY):
+        return "raise an ordinary error there instead"
+    if was_killed and death.signal == "SIGKILL":
+        return (
+            "find who sent SIGKILL: the kernel when memory is short (its log tells; evidence has the process' peak),"
+            " a supervisor, or a person"
+        )
+    if was_killed and death.signal in FAULTS:
+        return f"find the native code that ends in {death.signal}: the worker's stderr has the places in Python"
+    if was_killed:
+        return f"find who sent {death.signal}"
+    if death.exit_code is not None:
+        return "find what ends the process (os._exit, sys.exit in an async node, a library): see the worker's stderr"
+    return "find what ends or blocks the process"
+
+
+def killed_by(signal: str) -> str:
+    """How a process ended that a signal killed, in words."""
+    return f"was killed by {signal}"
 
 
 def record(connection: Connection, claimed: Job, death: Death, *, now: int, actor: str) -> Job:
@@ -220,10 +265,10 @@ def record(connection: Connection, claimed: Job, death: Death, *, now: int, acto
     job = _held(connection, claimed)
     if job.cancel_requested_at is not None:
         return end(connection, job, now=now, actor=actor)
-    count = _counted(connection, job, death, now, actor)
+    count = _counted(connection, job, death, now, actor, "process")
     if count is None:
         return lock(connection, job.id)
-    reason = f"its process {death.how} at step {job.step}"
+    reason = _told(job, death, "process")
     return transition(connection, job, "pending", now=now, actor=actor, reason=reason, next_run_at=now, **count)
 
 

@@ -8,6 +8,7 @@ import click
 
 from everstep.cli.exceptions import chain_lines
 from everstep.cli.views import harmless, text
+from everstep.counts import counted
 
 if TYPE_CHECKING:
     from everstep.checkpoints.jobs import Job
@@ -35,7 +36,7 @@ def print_letter(view: dict[str, Any], *, verbose: bool) -> None:
         f"graph      {text(view['graph'])}, step {view['step']}"
         + (f", in {text(view['node'])}" if view["node"] else "")
     )
-    click.echo(f"ended by   {view['ended_by']}; {view['attempts']} attempts")
+    click.echo(f"ended by   {view['ended_by']}; {counted(view['attempts'], 'attempt')}")
     click.echo(f"announced  {view['announced_at'] or 'no'}")
     click.echo(f"input      {text(view['input'])}")
     links = view["chain"] or [view["error"]]
@@ -70,13 +71,32 @@ def print_letter(view: dict[str, Any], *, verbose: bool) -> None:
                 click.echo(f"  {harmless(line)}")
 
 
+def evidence_line(row: dict[str, Any], width: int) -> str:
+    """A row of evidence in one line, without exceptions and the output of commands, which are shown elsewhere."""
+    kept = f"{row['at']}  {row['kind']}, start {row['claim_no']}: "
+    detail = {key: value for key, value in row["detail"].items() if key not in ("chain", "results")}
+    return kept + (text(_death(detail), 300) if row["kind"] == "worker_death" else text(detail, width))
+
+
+def _death(detail: dict[str, Any]) -> str:
+    """How a process ended that held the job, in words."""
+    worker, of_job = detail.get("worker"), "signal" in detail or "exit_code" in detail
+    told = [f"{'its process' if of_job else f'worker {worker}'} {detail.get('how')} at step {detail.get('step')}"]
+    if detail.get("node"):
+        told.append(f"node {detail['node']}")
+    if beside := detail.get("beside"):
+        told.append(f"with {counted(beside, 'other job')}")
+    if memory := detail.get("peak_memory_bytes"):
+        told.append(f"{memory / 1e6:.0f} MB of memory at most")
+    if deaths := detail.get("deaths"):
+        told.append(f"death {deaths} in a row")
+    return ", ".join(told)
+
+
 def _kept(row: dict[str, Any]) -> list[str]:
     """A row of evidence; what verification commands wrote, as they wrote it."""
-    detail: dict[str, Any] = {**row["detail"]}
-    detail.pop("chain", None)
-    commands = detail.pop("results", [])
-    lines = [f"{row['at']}  {row['kind']}, start {row['claim_no']}: {text(detail, 300)}"]
-    for command in commands:
+    lines = [evidence_line(row, 300)]
+    for command in row["detail"].get("results", []):
         lines.append(f"  $ {command['command']}  (exit code {command['exit_code']})")
         lines.extend(f"    {line}" for line in str(command["output"]).splitlines())
     return lines

@@ -9,6 +9,7 @@ import click
 
 from everstep.cli.acceptance import acceptance_lines, acceptance_view
 from everstep.cli.budget import budget_lines
+from everstep.cli.dlq_evidence import evidence_line
 from everstep.cli.exceptions import chain_lines, place_lines, verbose_option
 from everstep.cli.legs import leg_lines, legs_view
 from everstep.cli.options import json_option, opened, store_option
@@ -24,6 +25,7 @@ from everstep.cli.views import (
     text,
 )
 from everstep.clock import rfc3339
+from everstep.counts import counted
 from everstep.observability.links import Links
 
 if TYPE_CHECKING:
@@ -113,9 +115,11 @@ def _print_job(view: dict[str, Any], *, with_legs: bool, verbose: bool) -> None:
     )
     click.echo(f"step       {view['step']}" + (f", next: {text(view['node'])}" if view["node"] else ""))
     failures = f"{view['failures']} of {view['max_attempts']} failures in a row without progress"
-    click.echo(f"attempts   {view['attempts']}; {failures}; started {view['claim_no']} times")
-    if view["worker_deaths"] or view["suspect"]:
-        click.echo(f"apart      runs in a process of its own; {view['worker_deaths']} of its processes died in a row")
+    click.echo(f"attempts   {view['attempts']}; {failures}; started {counted(view['claim_no'], 'time')}")
+    if deaths := view["worker_deaths"]:
+        click.echo(f"apart      runs in a process of its own; {counted(deaths, 'death')} in a row without progress")
+    elif view["suspect"]:
+        click.echo("apart      runs in a process of its own: it may have ended one that it ran in")
     if view["leased_by"]:
         click.echo(f"lease      {text(view['leased_by'])} until {view['lease_until']}")
     click.echo(f"tokens     {view['input_tokens']} in, {view['output_tokens']} out")
@@ -152,7 +156,7 @@ def _print_job(view: dict[str, Any], *, with_legs: bool, verbose: bool) -> None:
         (f"effects{left_out}", [_effect_line(effect) for effect in view["effects"]]),
         ("reviews", [_review_line(review) for review in view["reviews"]]),
         ("waits", [_wait_line(wait) for wait in view["waits"]]),
-        ("evidence", [f"{row['at']}  {row['kind']}: {text(_brief(row['detail']), 160)}" for row in view["evidence"]]),
+        ("evidence", [evidence_line(row, 160) for row in view["evidence"]]),
         ("history", [_event_line(event) for event in view["events"]]),
         ("traces", leg_lines(view["legs"], view["id"]) if with_legs else []),
     ):
@@ -161,11 +165,6 @@ def _print_job(view: dict[str, Any], *, with_legs: bool, verbose: bool) -> None:
             for row in rows:
                 click.echo(f"  {harmless(row)}")
     click.echo(f"\nnext       {harmless(view['next_action'])}")
-
-
-def _brief(detail: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a failure without its exceptions, which are shown above."""
-    return {key: value for key, value in detail.items() if key != "chain"}
 
 
 def _effect_line(effect: dict[str, Any]) -> str:

@@ -113,7 +113,9 @@ def next_action(
 
         back = "; ".join(f"{GIVE_BACK} {task}" for task in unsubmitted)
         given = f"; or have back what was charged for what it never submitted: {back}" if back else ""
-        return f"mend the cause, then: everstep retry {job.public_id}{given}"
+        again = f"then: everstep retry {job.public_id}"
+        advice = str(json.loads(job.error_json or "{}").get("next_step") or "")
+        return f"{advice if advice.endswith(again) else f'mend the cause, {again}'}{given}"
     return "nothing"
 
 

@@ -53,7 +53,9 @@ class WorkerLines:
             from everstep.observability.exception_chain import raised_at
 
             error = json.loads(job.error_json)
-            detail += f": {text(short_error(error), 160)}{text(raised_at(error), 300)}"
+            detail += f": {text(short_error(error), 160)}"
+            if place := raised_at(error):
+                detail += f", at {text(place, 300)}"
         if self._log_as == "json":
             with about(job, worker=self.worker):
                 logger.info("%s: %s", event, detail)

@@ -106,10 +106,10 @@ def indent(link: Mapping[str, Any]) -> str:
 
 
 def raised_at(error: Mapping[str, Any]) -> str:
-    """`, at FILE:LINE FUNCTION` of an error as it is kept: the user's innermost place; empty if none is known."""
+    """`FILE:LINE FUNCTION` of an error as it is kept: the user's innermost place; empty if none is known."""
     chain: Sequence[Mapping[str, Any]] = error.get("chain") or ()
-    places = [place for link in chain if (place := str(link.get("where") or "").partition(" < ")[0])]
-    return f", at {places[0]}" if places else ""
+    places = (str(link.get("where") or "").partition(" < ")[0] for link in chain)
+    return next(filter(None, places), "")
 
 
 def told(error: BaseException) -> str:

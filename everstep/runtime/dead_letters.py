@@ -186,6 +186,7 @@ class DeadLetters:
 def _log(letter: DeadLetter) -> None:
     summary = letter.summary()
     error = summary["error"]
+    place = raised_at(json.loads(letter.job.error_json or "{}"))
     logger.error(
         "job %s of graph %s failed at step %d: %s: %s%s [%s]; next: everstep dlq show %s",
         letter.job.public_id,
@@ -193,7 +194,7 @@ def _log(letter: DeadLetter) -> None:
         letter.job.step,
         error["type"] or error["code"],
         " ".join(error["message"].split()),
-        raised_at(json.loads(letter.job.error_json or "{}")),
+        f", at {place}" if place else "",
         error["code"],
         letter.job.public_id,
     )

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 DRAIN = {"drain": True}
 
-Kind = Literal["alive", "began", "measured", "cancelling", "draining", "settled", "lost", "unsettled"]
+Kind = Literal["alive", "began", "measured", "cancelling", "draining", "settled", "lost", "raised", "unsettled"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Word:
     Attributes:
         kind: `alive`, every second; `began`, when the claim is its own; `measured`, at each observation, if the worker
             wants it and the pipe has room (the metric, the value, the labels); `cancelling`, when it saw that the job
-            is to be cancelled; and at its end `settled` (with the job), `lost` (the claim), or `unsettled` (with the
-            reason).
+            is to be cancelled; and at its end `settled` (with the job), `lost` (the claim), `raised` (what a node ends
+            the process with, and where) or `unsettled` (with the reason).
         detail: What goes with it.
     """
 

@@ -7,6 +7,7 @@ its worker: when the pipe of orders ends, it exits at once, which is as safe as 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import random
 import selectors
@@ -88,6 +89,8 @@ def main() -> None:
     orders, reports = int(sys.argv[1]), int(sys.argv[2])
     for descriptor in (orders, reports):
         os.set_inheritable(descriptor, False)  # or what a node starts would keep them open
+    with suppress(Exception):  # stderr may be closed
+        faulthandler.enable(all_threads=False)  # a fault in native code is told with the places in Python
     voice = Voice(reports)
     pipe = _Orders(orders, voice)
     order = pipe.first()
@@ -123,6 +126,7 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
     from everstep.graphs.policies import Policies
     from everstep.graphs.provider_sections import providers_of
     from everstep.observability import logs, tracing
+    from everstep.observability.exception_chain import heading, links, raised_at
     from everstep.observability.measures import NOTHING, Measures
     from everstep.runtime import langgraph_fixes
     from everstep.runtime.identity import part_of
@@ -186,7 +190,14 @@ def _work(order: Order, pipe: _Orders, voice: Voice) -> NodeThreads:
                 providers=providers_of(policies.providers, catalogue.folder),
                 measures=_Mentioned() if order.measured else NOTHING,
             )
-            asyncio.run(_run(around, job, order.lease_ms, pipe, voice, threads))
+            try:
+                asyncio.run(_run(around, job, order.lease_ms, pipe, voice, threads))
+            except (SystemExit, KeyboardInterrupt) as left:
+                chain = [link.as_dict() for link in links(left)]
+                place = raised_at({"chain": chain})
+                with suppress(OSError):
+                    voice.send(Word("raised", heading(chain[0]) + (f" ({place})" if place else "")))
+                raise
     finally:
         traces.shutdown()
     return threads

@@ -270,10 +270,14 @@ class IsolatedRun:
         elif unsettled is not None and unsettled["unavailable"]:
             await self._give_back("its process could not reach the record")
         else:
-            how = self._killed or (
-                f"could not settle it ({without_secrets(unsettled['error'])})" if unsettled else _in_words(end.code)
-            )
-            await self._died(self._death(end, how))
+            await self._died(self._death(end, self._killed or self._said_how() or _in_words(end.code)))
+
+    def _said_how(self) -> str:
+        """How the process ended, as far as it could say so itself."""
+        if unsettled := self._said.get("unsettled"):
+            return f"could not settle it ({without_secrets(unsettled['error'])})"
+        raised = self._said.get("raised")
+        return f"{deaths.ENDED_BY} {without_secrets(raised)}" if raised else ""
 
     def _death(self, end: _End, how: str) -> Death:
         signalled = end.code is not None and end.code < 0
@@ -286,7 +290,6 @@ class IsolatedRun:
         )
 
     async def _died(self, death: Death) -> None:
-        logger.error("job %s: its process %s", self.job.public_id, death.how)
         now = self._around.store.clock.now_ms()
 
         def operation(connection: Connection) -> Job:
@@ -295,7 +298,11 @@ class IsolatedRun:
             self._legs.died(connection, held, f"its process {death.how}", after.status == "pending", now=now)
             return after
 
-        await self._write(operation)
+        def log(settled: Job) -> None:
+            if settled.status != "failed":  # that is told with its error
+                logger.error("job %s: its process %s; it goes on", self.job.public_id, death.how)
+
+        await self._write(operation, log)
 
     async def _give_back(self, reason: str, *, now: bool = False) -> None:
         logger.warning("job %s is given back: %s", self.job.public_id, reason)
@@ -310,8 +317,10 @@ class IsolatedRun:
 
         await self._write(operation)
 
-    async def _write(self, operation: Callable[[Connection], Job]) -> None:
-        """Write it; while the record cannot be written, try again."""
+    async def _write(
+        self, operation: Callable[[Connection], Job], written: Callable[[Job], None] | None = None
+    ) -> None:
+        """Write it; while the record cannot be written, try again. `written` is called before the job is told of."""
         what = f"the end of the process of {self.job.public_id}"
         try:
             while True:
@@ -329,6 +338,8 @@ class IsolatedRun:
             return
         finally:
             self._around.outage.passed(what)
+        if written is not None:
+            written(self.settled)
         self._around.tell(self.settled.status, self.settled)
 
 
@@ -371,4 +382,4 @@ def _signal_name(number: int) -> str:
 def _in_words(code: int | None) -> str:
     if code is None:
         return "is gone"
-    return f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
+    return deaths.killed_by(_signal_name(-code)) if code < 0 else f"exited with code {code}"

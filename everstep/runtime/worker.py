@@ -350,9 +350,10 @@ class Worker:
             run = IsolatedRun(self._around, job, lease_ms=self._lease_ms, policies=policies)
         else:
             run = Run(self._around, job, own_loop=self._own_loop)
-        if degree:
+        if degree and self._isolates_from != 0:
+            of = "process" if job.worker_deaths else "worker"
             with about(job, worker=self.id):
-                logger.warning("job %s may be what ended a worker: it runs apart from others", job.public_id)
+                logger.warning("job %s may be what ended its last %s: it runs apart from others", job.public_id, of)
         if self._draining:  # it was claimed as the drain began
             run.drain()
         self._running[job.id] = run

@@ -175,6 +175,47 @@ def test_a_worker_notes_how_a_process_died(store: Store) -> None:
     assert {name: error.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("known", "advice"),
+    [
+        (
+            {"how": "was killed by SIGKILL", "signal": "SIGKILL"},
+            "find who sent SIGKILL: the kernel when memory is short",
+        ),
+        ({"how": "was killed by SIGSEGV", "signal": "SIGSEGV"}, "find the native code that ends in SIGSEGV"),
+        ({"how": "was killed by SIGTERM", "signal": "SIGTERM"}, "find who sent SIGTERM; then"),
+        ({"how": "gave no sign of life for 30 s", "signal": "SIGKILL"}, "find what ends or blocks the process; then"),
+        ({"how": "was ended by KeyboardInterrupt (a.py:1 f)", "signal": "SIGINT"}, "raise an ordinary error there"),
+        ({"how": "exited with code 9", "exit_code": 9}, "find what ends the process (os._exit"),
+        ({}, "find what ends or blocks the process; then"),
+    ],
+    ids=["killed", "fault", "signal", "silent", "raised", "code", "unknown"],
+)
+def test_what_is_said_of_the_last_death(store: Store, known: dict[str, str], advice: str) -> None:
+    """The error says once what died, how, where and which death it was, and where to look; history says the same."""
+    (job,) = held(store, 1, max_attempts=1)
+    progress(store, job)
+    failed = recorded(store, job, Death("worker", **known))
+    error, how = json.loads(failed.error_json or ""), known.get("how", "is gone")
+    assert error["message"] == f"its process {how} at step {failed.step} (death 1 of 1 in a row without progress)"
+    assert store.events(failed)[-1]["reason"] == error["message"]
+    assert error["next_step"].startswith(advice)
+    assert error["next_step"].endswith(f"then: everstep retry {job.public_id}")
+
+
+def test_what_is_said_of_those_beside_it(store: Store) -> None:
+    """One job beside another is one job; a worker that held but one is not called the job's process."""
+    held(store, 2)
+    claim(store, "next", limit=9, dead_workers=["dead"])
+    reasons = [event["reason"] for job in store.jobs() for event in store.events(job)]
+    assert any("with 1 other job: " in reason for reason in reasons), reasons
+    alone = store.enqueue("graph", {"n": "alone"}, max_attempts=1).job
+    claim(store, "gone", limit=1)
+    claim(store, "next", limit=1, dead_workers=["gone"])
+    error = json.loads(store.job(alone.public_id).error_json or "")
+    assert error["message"].startswith("its worker is gone at step 0 (death 1 of 1")
+
+
 def test_a_death_with_an_effect_in_doubt_asks_at_the_last(store: Store) -> None:
     """A culprit is only given up when nothing of it is in doubt; a person says first what became of its effect."""
     (job,) = held(store, 1, max_attempts=1)

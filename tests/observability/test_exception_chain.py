@@ -130,5 +130,6 @@ def test_where_an_error_was_raised() -> None:
 
     kept = [link.as_dict() for link in links(raised(work))]
     assert raised_at({"chain": [{"where": ""}, *kept]}).endswith(" work")
+    assert raised_at({"chain": kept}).partition(":")[0] == __file__
     assert raised_at({"code": "worker_died"}) == ""
     assert isinstance(links(ValueError())[0], Link)

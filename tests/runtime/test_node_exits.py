@@ -61,6 +61,9 @@ def test_sys_exit_in_an_async_node_counts_against_its_job(tmp_path: Path) -> Non
         job = store.job(job.public_id)
         error = json.loads(job.error_json or "")
         assert (job.status, job.failures, error["code"], error["exit_code"]) == ("failed", 0, "worker_died", 3)
+        place = f"{tmp_path / 'agent.py'}:10 leave"
+        assert error["message"].startswith(f"its process was ended by SystemExit: 3 ({place}) at step 0, node leave (")
+        assert error["next_step"] == f"raise an ordinary error there instead; then: everstep retry {job.public_id}"
 
 
 def test_an_answer_with_a_credential_is_refused(tmp_path: Path) -> None:

@@ -178,7 +178,8 @@ def test_a_dead_worker_leaves_a_gap(store: Store, clock: ManualClock) -> None:
     assert outline(found.nodes) == "queued\nleg 1 [warning]\nworker first gone [warning]\nleg 2 [open]\n"
     gap = found.nodes[2]
     assert gap.duration_ns == 12_000_000_000
-    assert gap.detail == "taken over from first, which is gone, at step 0"
+    assert found.legs[0].node.detail == "taken over from first, which is gone, at step 0"
+    assert gap.detail == "", "it is told once"
     assert outline(found.only_errors().nodes) == "leg 1 [warning]\nworker first gone [warning]\n"
 
 

@@ -227,17 +227,19 @@ class _Reader:
 
     def _ended_ns(self, row: LegRow, spanned: SpannedLeg | None, made: Steps) -> int | None:
         """When a leg ended; of one whose worker died, the last moment at which it is known to have lived."""
-        if row.ended_at is None or row.outcome != "gone":
+        if row.ended_at is None or row.outcome != "gone" or row.apart:
             return None if row.ended_at is None else row.ended_at * _MS
         seen = max(spanned.seen_ns if spanned else 0, made.seen_ns.get(row.number, 0))
         return min(max(seen, row.started_at * _MS), row.ended_at * _MS)
 
     def _gap(self, row: LegRow, spanned: Mapping[int, SpannedLeg], made: Steps) -> Node | None:
         """The time from a worker's last sign of life until somebody noticed."""
+        if row.apart:
+            return None  # its worker lived and saw it end
         if row.outcome == "gone" and row.ended_at is not None:
             since, until = self._ended_ns(row, spanned.get(row.number), made), row.ended_at * _MS
             status: Status = "warning" if row.is_tried_again else "error"
-            node = Node("gap", f"worker {row.worker} gone", since, until, status, row.reason)
+            node = Node("gap", f"worker {row.worker} gone", since, until, status)  # the leg's line says what followed
         elif self._is_dead(row):
             seen = max(made.seen_ns.get(row.number, 0), row.started_at * _MS)
             node = Node("gap", f"worker {row.worker} gone", min(seen, self._now * _MS), None, "error")

@@ -67,7 +67,9 @@ def under_way(
         started = max(last.at_ns, started)
     step, status = last.number + 1, _status(row)
     running = without(names, list((Counter(told) | Counter(finished or ())).elements()))  # both may know of the same
-    said = "worker died" if finished is not None or len(running) < 2 else "worker died; it may have finished before"
+    said = "its process died" if row.apart else "worker died"
+    if finished is None and len(running) > 1:
+        said += "; it may have finished before"
     nodes: list[Node] = []
     for name in running[:LIMIT]:
         node = Node("step", f"step {step} {name}".rstrip(), started, None, status, resume=resume)

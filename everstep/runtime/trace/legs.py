@@ -34,6 +34,7 @@ class LegRow:
         outcome: What became of the job then: `done`, `failed`, `review`, `retry`, `given back`, `gone`, or `running`.
         reason: In words.
         then: The status that the job had then; empty while it runs.
+        apart: Whether its worker lived on and told of the end itself: what is gone is the process of the job alone.
     """
 
     number: int
@@ -43,6 +44,7 @@ class LegRow:
     outcome: str = "running"
     reason: str = ""
     then: str = ""
+    apart: bool = False
 
     @property
     def is_tried_again(self) -> bool:
@@ -108,18 +110,20 @@ def of_moves(job: Job, moves: Sequence[Move], evidence: Sequence[EvidenceRow]) -
             outcome = "gone" if is_dead else "given back" if move.to == "pending" else move.to
             running.ended_at, running.outcome, running.reason = move.at, outcome, move.reason
             running.then = move.to
+            running.apart = running.number in died and move.actor == running.worker
         elif before is not None and before.to in _WAITS:
-            waits.append(_wait(before, move.at))
+            waits.append(_wait(before, move.at, legs))
         if move.to == "running":
             legs.append(LegRow(move.claim_no, move.actor, move.at))
         before = move
     if before is not None and before.to in ("pending", "retry", "review"):
-        waits.append(_wait(before, None, job))
+        waits.append(_wait(before, None, legs, job))
     return legs, waits
 
 
-def _wait(move: Move, until: int | None, job: Job | None = None) -> WaitRow:
-    reason = move.reason
+def _wait(move: Move, until: int | None, legs: Sequence[LegRow], job: Job | None = None) -> WaitRow:
+    """A wait that begins with a move; a reason that the leg before it has told is not told again."""
+    reason = "" if legs and legs[-1].ended_at == move.at and legs[-1].reason == move.reason else move.reason
     if job is not None and move.to == "retry":
-        reason = f"{reason}; next at {rfc3339(job.next_run_at)}"
+        reason = f"{reason}; next at {rfc3339(job.next_run_at)}".removeprefix("; ")
     return WaitRow(_WAITS[move.to], move.to, move.at, until, reason)
