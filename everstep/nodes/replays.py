@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, select, union
 
 from everstep.checkpoints.schema import effects as table
 from everstep.errors import EffectNotRepeated
@@ -45,15 +45,14 @@ def strays(connection: Connection, attempt: Attempt, asked: Asked) -> Strays | N
     by another run of its body that this one has not repeated; or with equal arguments in another run of the subgraph.
     """
     around, run = arguments.subgraph_run(asked.place)
-    rows = connection.execute(
-        select(table.c.key, table.c.place, table.c.arguments_digest, table.c.arguments_json).where(
-            table.c.job_id == attempt.job_id,
-            table.c.name == asked.name,
-            table.c.state.in_(SETTLED_ELSEWHERE),
-            table.c.place.is_not(None),
-            or_(table.c.place == asked.place, table.c.arguments_digest == asked.digest),
-        )
-    ).all()
+    alike = select(table.c.key, table.c.place, table.c.arguments_digest, table.c.arguments_json).where(
+        table.c.job_id == attempt.job_id,
+        table.c.name == asked.name,
+        table.c.state.in_(SETTLED_ELSEWHERE),
+        table.c.place.is_not(None),
+    )
+    either = (table.c.place == asked.place, table.c.arguments_digest == asked.digest)
+    rows = connection.execute(union(*(alike.where(one) for one in either))).all()
     if any(row.key == asked.key for row in rows):
         return None  # it is no new one
     found = Strays([], [])

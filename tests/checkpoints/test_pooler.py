@@ -23,7 +23,12 @@ from tests.support.postgres import empty_database
 from tests.support.waiting import PATIENCE, until
 
 DROPPING = {"ignore_startup_parameters": "options"}
-WRITES = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "1min", "enable_sort": "off", "jit": "off"}
+WRITES = {
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "1min",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+}
 READS = {"default_transaction_read_only": "on", "statement_timeout": "1min"}
 """The settings of connections that write, and of those that read."""
 
