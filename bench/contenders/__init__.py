@@ -84,6 +84,7 @@ WORKER = "Everstep worker, one-node graph"
 WIDE_WORKER = "Everstep worker, one-node graph, 32 at once"
 SQLITE_LOOP = "hand-written sqlite3 loop, one claim a commit"
 SQLITE_LOOP_TEN = "hand-written sqlite3 loop, 10 a commit"
+SQLITE_ROWS = "hand-written sqlite3 loop with Everstep's rows, done + next claim in one commit"
 POSTGRES_LOOP = "hand-written SKIP LOCKED loop, one claim a commit"
 POSTGRES_LOOP_TEN = "hand-written SKIP LOCKED loop, 10 a commit"
 
@@ -104,6 +105,7 @@ def _all() -> list[Contender]:
         *_everstep("sqlite"),
         Contender(SQLITE_LOOP, "sqlite_loop", "sqlite", OWN, {"batch": 1}),
         Contender(SQLITE_LOOP_TEN, "sqlite_loop", "sqlite", OWN, {"batch": 10}, enqueues=False, waits=False),
+        Contender(SQLITE_ROWS, "sqlite_rows", "sqlite", OWN, waits=False),
         Contender("huey", "huey_queue", "sqlite", PEERS, package="huey", keeps="no: deleted as it is dequeued"),
         Contender(
             "persist-queue",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from bench.contenders import FUSED, FUSED_TEN, SQLITE_LOOP_TEN, WIDE_WORKER, WORKER, Contender
+from bench.contenders import FUSED, FUSED_TEN, SQLITE_LOOP_TEN, SQLITE_ROWS, WIDE_WORKER, WORKER, Contender
 from bench.figures import Figure, ratio
 from bench.processes import ChildFailed
 from bench.run import Run, raw
@@ -83,6 +83,11 @@ def run(run: Run, database: str = "sqlite") -> Section:
         " in one commit) and the worker (4 at once) with that row. No peer runs a graph or keeps checkpoints, and the"
         " loops have no fence, no events and no heartbeat."
     ]
+    if SQLITE_ROWS in rates[1]:
+        section.notes.append(
+            "The loop with Everstep's rows writes what the bare queue writes, events and indexes too, with no code"
+            " around it: what a queue of these rows can do at most, one job a commit."
+        )
     section.targets = _targets(database, rates[1])
     return section
 

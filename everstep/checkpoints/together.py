@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 _KEY = "everstep.together"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Together:
     """One run of one transaction; should it be run again, that is another.
 

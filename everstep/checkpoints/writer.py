@@ -271,24 +271,25 @@ class Writer:
             failure: BaseException | None = None
             try:
                 shared = together.begin(connection, [] if apart else [future for _, future, _ in batch])
-                with connection.begin():
-                    for operation, future, _ in batch:
+                connection.begin()
+                for operation, future, _ in batch:
+                    if apart:
+                        connection.exec_driver_sql("SAVEPOINT operation")
+                    try:
+                        result = operation(connection)
                         if apart:
-                            connection.exec_driver_sql("SAVEPOINT operation")
-                        try:
-                            result = operation(connection)
-                            if apart:
-                                connection.exec_driver_sql("RELEASE SAVEPOINT operation")
-                            outcomes.append((future, result, None))
-                        except BaseException as error:
-                            failure = error
-                            if not apart or self._database.is_conflict(error):
-                                raise
-                            # A full disk or an I/O error ends the whole transaction; then this raises.
-                            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT operation")
                             connection.exec_driver_sql("RELEASE SAVEPOINT operation")
-                            failure = None
-                            outcomes.append((future, None, error))
+                        outcomes.append((future, result, None))
+                    except BaseException as error:
+                        failure = error
+                        if not apart or self._database.is_conflict(error):
+                            raise
+                        # A full disk or an I/O error ends the whole transaction; then this raises.
+                        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT operation")
+                        connection.exec_driver_sql("RELEASE SAVEPOINT operation")
+                        failure = None
+                        outcomes.append((future, None, error))
+                connection.commit()
             except BaseException as error:
                 with suppress(DBAPIError):
                     connection.rollback()

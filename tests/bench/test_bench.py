@@ -9,7 +9,7 @@ import pytest
 
 from bench import __main__ as command
 from bench import page
-from bench.contenders import FUSED, SQLITE_LOOP, WORKER
+from bench.contenders import FUSED, SQLITE_LOOP, SQLITE_ROWS, WORKER
 from bench.figures import Figure, both_orders, quantile, ratio
 from bench.processes import OWN, Child, ChildFailed
 from bench.processes import run as in_process
@@ -21,7 +21,7 @@ from bench.tables import Section, Table, Target
 def results(folder: Path, *names: str) -> dict[str, dict[str, object]]:
     """Every section of a run of these scenarios on the smallest scale, by name."""
     file = folder / "results.json"
-    systems = [part for name in (FUSED, WORKER, SQLITE_LOOP) for part in ("--system", name)]
+    systems = [part for name in (FUSED, WORKER, SQLITE_LOOP, SQLITE_ROWS) for part in ("--system", name)]
     chosen = ["--scale", "tiny", "--no-peers", *systems, "--only", ",".join(names)]
     assert command.main([*chosen, "--folder", str(folder), "--results", str(file)]) == 0
     sections = json.loads(file.read_text())["sections"]
@@ -38,6 +38,7 @@ def test_every_job_that_was_enqueued_is_done_once(tmp_path: Path) -> None:
             FUSED: [TINY.jobs],
             WORKER: [TINY.jobs / 4],
             SQLITE_LOOP: [TINY.jobs],
+            SQLITE_ROWS: [TINY.jobs],
         }
 
 
