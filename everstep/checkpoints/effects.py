@@ -86,11 +86,8 @@ def _plain(value: Any) -> bool:
     return type(value) in (str, int, float, bool, type(None))
 
 
-_UNSETTLED = Statement(
-    select(table)
-    .where(table.c.job_id == bindparam("job_id"), or_(table.c.state == "intended", table.c.state == "unknown"))
-    .order_by(table.c.id)
-)
+IS_UNSETTLED = or_(table.c.state == "intended", table.c.state == "unknown")
+_UNSETTLED = Statement(select(table).where(table.c.job_id == bindparam("job_id"), IS_UNSETTLED).order_by(table.c.id))
 
 
 def _effect(row: RowMapping) -> Effect:

@@ -83,8 +83,16 @@ def lock(connection: Connection, job_id: int) -> Job:
     Raises:
         JobNotFound: It was deleted, by retention, since the caller saw it.
     """
-    row = job_statements.LOCK.run(connection, {"job": job_id}).fetchone()
-    if row is None:
+    return found(connection, job_statements.LOCK.run(connection, {"job": job_id}).fetchone())
+
+
+def found(connection: Connection, row: Sequence[Any] | None) -> Job:
+    """The job of a row that was looked for by id.
+
+    Raises:
+        JobNotFound: There is no row: it was deleted, by retention, since the caller saw it.
+    """
+    if not row:
         raise JobNotFound("the job was deleted a moment ago", next_step="list the others with: everstep jobs")
     return whole(connection, from_row(row))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     RowMapping,
     Select,
@@ -93,13 +94,12 @@ class Report:
     tier: str | None = None
 
 
-_TRIED_BY = Statement(
-    select(table).where(
-        table.c.gate == "closed",
-        table.c.trial_job_id == bindparam("job"),
-        table.c.trial_claim_no == bindparam("claim"),
-    )
-)
+def is_tried_by(job_id: ColumnElement[int], claim_no: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a service is tried by a claim of a job."""
+    return and_(table.c.gate == "closed", table.c.trial_job_id == job_id, table.c.trial_claim_no == claim_no)
+
+
+_TRIED_BY = Statement(select(table).where(is_tried_by(bindparam("job"), bindparam("claim"))))
 
 
 def _service(row: RowMapping) -> Service:

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, insert
 
-from everstep.checkpoints import budgets, effects, jobs, reviews, services, turns, waits
+from everstep.checkpoints import budgets, effects, jobs, loose_ends, reviews, services, turns, waits
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.loose_ends import LooseEnds
 from everstep.checkpoints.payload import LONGEST_TEXT, without_secrets
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
@@ -76,10 +77,10 @@ def settle(
     Raises:
         LostClaim: The claim is no longer the job's; nothing was written.
     """
-    current = jobs.lock(connection, job.id)
+    current, loose = loose_ends.lock(connection, job.id)
     if current.claim_no != job.claim_no or current.status != "running":
         raise jobs.LostClaim(f"job {job.public_id}: claim {job.claim_no} is no longer its claim")
-    settlement = _Settlement(connection, current, outcome, now, actor, randomness, tiers)
+    settlement = _Settlement(connection, current, loose, outcome, now, actor, randomness, tiers)
     settlement.tell_services(came_further=current.progress > job.progress)
     if outcome.told:
         turns.tell_values(connection, current, outcome.told)
@@ -92,6 +93,7 @@ class _Settlement:
 
     connection: Connection
     job: Job
+    loose: LooseEnds
     outcome: Outcome
     now: int
     actor: str
@@ -100,6 +102,8 @@ class _Settlement:
 
     def tell_services(self, *, came_further: bool) -> None:
         """What the leg tells of the services it was to try."""
+        if not self.loose.tried:
+            return
         outcome, out = self.outcome, self._service_out()
         if outcome.kind in ("done", "returned") or came_further:
             services.passed(self.connection, self.job, now=self.now, but=out)
@@ -111,7 +115,8 @@ class _Settlement:
         outcome, judgement = self.outcome, self.outcome.judgement
         if judgement is not None and judgement.evidence:
             self._keep("acceptance", json.dumps(judgement.evidence))
-        unsettled = effects.unsettled(self.connection, self.job.id) if outcome.kind in ("done", "effect") else []
+        of_effects = self.loose.unsettled and outcome.kind in ("done", "effect")
+        unsettled = effects.unsettled(self.connection, self.job.id) if of_effects else []
         if outcome.kind == "done" and not unsettled:
             return self._done()
         if self.job.cancel_requested_at is not None or outcome.kind == "cancelled":
@@ -147,7 +152,8 @@ class _Settlement:
 
     def _done(self) -> Job:
         result, judgement = json_ready(self.outcome.values), self.outcome.judgement
-        reviews.close_all(self.connection, self.job.id, now=self.now)
+        if self.loose.asked:
+            reviews.close_all(self.connection, self.job.id, now=self.now)
         return self._move(
             "done",
             judgement.reason if judgement else "finished",

@@ -184,19 +184,19 @@ def test_statements_of_the_bare_queue_are_planned_once(counted: Counted, batch: 
     assert counted.planned == []
 
 
-def test_on_postgresql_an_empty_job_of_the_worker_is_at_most_20_messages(sent: Sent) -> None:
-    """Its steps are eleven, of which one says how far it is, and its settlement with the next claim nine."""
+def test_on_postgresql_an_empty_job_of_the_worker_is_at_most_18_messages(sent: Sent) -> None:
+    """Its steps are twelve, of which one says how far it is, and its settlement with the next claim six."""
     ids = [enqueue(sent.store, number) for number in range(JOBS)]
     graph = chain(lambda _state: {})
     messages = sent.during(lambda: work(sent.store, graph, concurrency=1))
     assert [result(sent.store, job) for job in ids] == [[str(number)] for number in range(JOBS)]
     beside = 3 * 15
-    assert len(messages) <= 20 * JOBS + beside, f"{len(messages) / JOBS}" + "\n".join(sorted(messages))
+    assert len(messages) <= 18 * JOBS + beside, f"{len(messages) / JOBS}" + "\n".join(sorted(messages))
     advances = sum("input_applied=1" in message.replace(" ", "") for message in messages)
     assert advances <= JOBS + 2, "one change of the job's row for all that its run writes together"
 
 
-def test_an_empty_job_of_the_worker_is_at_most_25_statements_and_2_commits(counted: Counted) -> None:
+def test_an_empty_job_of_the_worker_is_at_most_22_statements_and_2_commits(counted: Counted) -> None:
     """One node: its input with all its steps, its settlement with the claim of the next; nothing is read between."""
     ids = [enqueue(counted.store, number) for number in range(JOBS)]
     graph = chain(lambda _state: {})
@@ -204,7 +204,7 @@ def test_an_empty_job_of_the_worker_is_at_most_25_statements_and_2_commits(count
     assert [result(counted.store, job) for job in ids] == [[str(number)] for number in range(JOBS)]
     assert commits <= 2 * JOBS + 2
     beside = 3 * 15  # a look before the first job, at the end, and a heartbeat that may come between
-    assert len(statements) <= 25 * JOBS + beside, f"{len(statements) / JOBS}" + "\n".join(sorted(statements))
+    assert len(statements) <= 22 * JOBS + beside, f"{len(statements) / JOBS}" + "\n".join(sorted(statements))
     selected = sum("reviews" in each or each.startswith("SELECT thread_id") for each in statements)
     assert selected <= JOBS + 5, "what a run came to is known: neither reviews nor the last checkpoint are read"
 

@@ -163,6 +163,15 @@ def test_a_failure_closes_the_questions_that_are_open(store: Store) -> None:
     assert store.reviews() == []
 
 
+def test_a_job_that_is_done_leaves_no_question_open(store: Store) -> None:
+    """What an earlier run asked, and nobody answered, needs no answer once the graph has finished without it."""
+    settled(store, running(store), Outcome("review", questions=[QUESTION, Question("interrupt", "2", None)]))
+    store.answer(store.reviews()[0].public_id, "approve")
+    job = settled(store, begin_running(store), Outcome("done", values={}))
+    assert (job.status, store.reviews()) == ("done", [])
+    assert [review.status for review in store.reviews(job)] == ["answered", "closed"]
+
+
 def test_an_unknown_effect_is_asked_about(store: Store) -> None:
     """The effect that stopped the run becomes a question; one that is still in flight elsewhere does not."""
     job = running(store)
