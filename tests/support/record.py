@@ -17,6 +17,7 @@ import pytest
 from everstep.checkpoints import claims, effects
 from everstep.checkpoints.effects import Effect
 from everstep.checkpoints.jobs import Job
+from everstep.checkpoints.schema import metadata
 from everstep.checkpoints.store import Store
 from everstep.clock import Clock
 from everstep.runtime.settle import Outcome, settle
@@ -175,3 +176,16 @@ def record(database: str, folder: Path, clock: Clock | None = None) -> AbstractC
     from tests.support.postgres import fresh_postgres
 
     return fresh_postgres(clock)
+
+
+def snapshot(store: Store) -> list[Any]:
+    """Everything the record holds, to see whether anything changed."""
+    tables = (*metadata.tables, *store.database.checkpoint_tables)
+    return store.read(
+        lambda c: [sorted(c.exec_driver_sql(f"SELECT * FROM {table}").fetchall(), key=repr) for table in tables]
+    )
+
+
+def changes_of_status(store: Store, job: Job) -> list[tuple[str | None, str]]:
+    """From which status to which the job went, each time."""
+    return [(event["from"], event["to"]) for event in store.events(job)]
