@@ -1,7 +1,8 @@
-"""An agent whose work is verified: what it does in each round, in a folder of its own, and jobs that must pass."""
+"""An agent whose work is verified: what it does in each round, jobs that must pass, and what came of them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -10,6 +11,7 @@ from langgraph.graph.message import add_messages
 
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.policy import Acceptance, JobPolicy
+from everstep.checkpoints.reviews import Review
 from everstep.checkpoints.store import Store
 from tests.support.jobs import chain
 
@@ -29,6 +31,10 @@ def write(**files: str) -> Callable[[Path], None]:
             path.write_text(content)
 
     return work
+
+
+NOTHING = write()
+FAILS = "sh -c 'echo run >> runs; echo still broken; exit 3'"
 
 
 class Agent:
@@ -57,3 +63,16 @@ def enqueue(store: Store, folder: Path, *verify: str, workdir: str = "{folder}",
 def outcomes(store: Store, job: Job) -> list[str]:
     """What came of its acceptance, each time."""
     return [row["detail"]["outcome"] for row in store.evidence(job) if row["kind"] == "acceptance"]
+
+
+def asked(store: Store, job: Job) -> Review:
+    """The one open review of the job."""
+    (review,) = [found for found in store.reviews(job) if found.status == "open"]
+    return review
+
+
+def result(store: Store, job: Job) -> Any:
+    """What the job ended with."""
+    job = store.job(job.public_id)
+    assert job.status == "done", f"{job.status}: {job.error_json}"
+    return json.loads(job.result_json or "")

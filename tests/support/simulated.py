@@ -20,6 +20,8 @@ from tests.support.record import CONTEXT
 from tests.support.waiting import PATIENCE
 
 FOLDER = Path(__file__).parents[2] / "examples" / "provider_simulator"
+API_KEY = "key-4711-of-the-provider"
+"""That of a provider which wants one."""
 Kind = Literal["idempotent", "findable", "neither"]
 
 
