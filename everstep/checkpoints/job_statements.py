@@ -28,20 +28,26 @@ from sqlalchemy import (
     false,
     func,
     insert,
+    literal,
     literal_column,
     not_,
+    null,
     or_,
     select,
     true,
     union_all,
     update,
 )
+from sqlalchemy.dialects import postgresql
 
 from everstep.checkpoints.schema import agent_jobs, job_events, services
 from everstep.checkpoints.statements import Statement
+from everstep.checkpoints.wake_ups import WORK
 
 WAITING = ("pending", "retry")
 LIVING = (*WAITING, "running")
+ENQUEUED = "enqueued"
+"""Why there is a job that waits."""
 UNFINISHED = (*LIVING, "review")
 
 _jobs = agent_jobs.c
@@ -59,6 +65,21 @@ LOCK = Statement(select(agent_jobs).where(_jobs.id == bindparam("job")).with_for
 WITH_KEY = Statement(select(agent_jobs).where(_jobs.idempotency_key == bindparam("idempotency_key")))
 BUDGET = Statement(select(_jobs.parent_id, _jobs.budget_json).where(_jobs.id == bindparam("job")))
 NOTE_EVENT = Statement(insert(job_events).values(_given(("job_id", *_EVENT))).inline())
+
+
+@cache
+def add(columns: tuple[str, ...]) -> Statement:
+    """On PostgreSQL, in one message: a job, unless one has its key, with its first event by `actor`; workers are woken.
+
+    Its row, if there is one, begins with the job's row id.
+    """
+    job = postgresql.insert(agent_jobs).values(_given(columns)).on_conflict_do_nothing()
+    made = job.returning(_jobs.id, _jobs.status, _jobs.claim_no, _jobs.created_at).cte("made")
+    nothing, who = cast(null(), job_events.c.from_status.type), bindparam("actor", type_=job_events.c.actor.type)
+    event = select(made.c.id, nothing, made.c.status, made.c.claim_no, made.c.created_at, who, literal(ENQUEUED))
+    noted = insert(job_events).from_select(["job_id", *_EVENT], event).cte("noted")
+    return Statement(select(made.c.id, func.pg_notify(WORK, "")).add_cte(noted))
+
 
 _running = and_(_jobs.id == bindparam("job"), _jobs.claim_no == bindparam("claim"), _jobs.status == "running")
 LOOK_AT_CLAIM = Statement(select(_jobs.id).where(_running))

@@ -17,8 +17,8 @@ from sqlalchemy.exc import NoResultFound
 
 from everstep.checkpoints import deliveries, job_statements, large_texts, together
 from everstep.checkpoints.canonical import digest
-from everstep.checkpoints.database import PAUSES, has_id, notify, notify_if_free
-from everstep.checkpoints.job import Job, from_row, job_of, with_columns
+from everstep.checkpoints.database import PAUSES, has_id, insert_or_ignore, notify, notify_if_free
+from everstep.checkpoints.job import Job, from_row, inserted, job_of, with_columns
 from everstep.checkpoints.job_statements import WAITING
 from everstep.checkpoints.schema import agent_jobs
 from everstep.errors import JobNotFound, JobStateConflict, PayloadInvalid
@@ -218,9 +218,28 @@ def _written(job: Job, to: str, changes: Mapping[str, Any], now: int) -> dict[st
     return written
 
 
-def note_created(connection: Connection, job: Job, *, now: int, actor: str) -> None:
-    """The row in `job_events` of a job that was made just now."""
-    job_statements.NOTE_EVENT.run(connection, _event(job, None, now, actor, "enqueued"))
+def add(connection: Connection, values: Mapping[str, Any], *, actor: str) -> Job | None:
+    """Add a job that waits, with its first row in `job_events`, and wake who looks for work.
+
+    Args:
+        connection: The write transaction.
+        values: Its columns; those that are not named are as the table has them at first.
+        actor: Who enqueued it.
+
+    Returns:
+        The job; None if there is one with its key: the unique constraint decides, never a look before.
+    """
+    if connection.dialect.name == "postgresql":  # in one message to the server
+        row = job_statements.add(tuple(values)).run(connection, {**values, "actor": actor}).fetchone()
+        return None if row is None else inserted(row[0], values)
+    row_id = insert_or_ignore(connection, agent_jobs, values)
+    if row_id is None:
+        return None
+    job = inserted(row_id, values)
+    event = _event(job, None, job.created_at, actor, job_statements.ENQUEUED)
+    job_statements.NOTE_EVENT.run(connection, event)
+    notify(connection)
+    return job
 
 
 def _event(after: Job, was: str | None, now: int, actor: str, reason: str) -> dict[str, Any]:

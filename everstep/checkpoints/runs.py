@@ -16,7 +16,6 @@ from typing import Any, cast
 from sqlalchemy import Connection, RowMapping, and_, bindparam, delete, insert, literal_column, select, update
 
 from everstep.checkpoints import answers, effects, jobs, large_texts, reviews, services, turns
-from everstep.checkpoints.database import notify
 from everstep.checkpoints.job import Job, from_row
 from everstep.checkpoints.policy import JobPolicy
 from everstep.checkpoints.reviews import Review
@@ -42,12 +41,6 @@ _LIVE = Statement(
 def _insertion(columns: tuple[str, ...]) -> Statement:
     given: dict[str, Any] = {one: bindparam(one) for one in columns}
     return Statement(insert(table).values(given).returning(*table.c))
-
-
-@cache
-def _job_insertion(columns: tuple[str, ...]) -> Statement:
-    given: dict[str, Any] = {one: bindparam(one) for one in columns}
-    return Statement(insert(agent_jobs).values(given).returning(*agent_jobs.c))
 
 
 @dataclass(frozen=True)
@@ -294,13 +287,12 @@ def _begin(
         "created_at": now,
         "updated_at": now,
     }
-    job = from_row(_job_insertion(tuple(values)).run(connection, values).fetchone())
+    job = jobs.add(connection, values, actor=actor)
+    assert job is not None  # its id is new
     services.need(connection, job.id, policy.services, now=now)
-    jobs.note_created(connection, job, now=now, actor=actor)
     run = _insert(connection, request, job, run_id, now)
     busy = {"status": "busy", "graph": request.graph, "assistant_id": request.assistant_id, "updated_at": now}
     turns.change_thread(connection, thread_id, busy)
-    notify(connection)
     return run
 
 

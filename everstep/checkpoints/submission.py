@@ -8,14 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from everstep.checkpoints import services, tombstones
+from everstep.checkpoints import jobs, services, tombstones
 from everstep.checkpoints.canonical import digest
-from everstep.checkpoints.database import insert_or_ignore, notify
-from everstep.checkpoints.job import Job, from_row, inserted
+from everstep.checkpoints.job import Job, from_row
 from everstep.checkpoints.job_statements import WITH_KEY
-from everstep.checkpoints.jobs import find, note_created, rank, whole
 from everstep.checkpoints.policy import JobPolicy
-from everstep.checkpoints.schema import agent_jobs
 from everstep.clock import uuid7
 from everstep.errors import KeyConflict
 
@@ -69,35 +66,32 @@ def enqueue(
         "priority": priority,
         "max_attempts": max_attempts,
         "next_run_at": now,
-        "due_rank": rank(priority, now),
+        "due_rank": jobs.rank(priority, now),
         "concurrency_key": policy.concurrency_key,
-        "parent_id": None if parent is None else find(connection, parent).id,
+        "parent_id": None if parent is None else jobs.find(connection, parent).id,
         "budget_json": policy.budget and json.dumps(policy.budget.as_dict()),
         "acceptance_json": policy.acceptance and json.dumps(policy.acceptance.as_dict()),
         "webhook": webhook,
         "created_at": now,
         "updated_at": now,
     }
-    while (row_id := insert_or_ignore(connection, agent_jobs, values)) is None:
+    while (job := jobs.add(connection, values, actor=owner)) is None:
         row = WITH_KEY.run(connection, {"idempotency_key": key}).fetchone()
         if row is None:  # deleted since, by retention
             continue
-        job = from_row(row)
-        if job.payload_digest != payload_digest:
+        found = from_row(row)
+        if found.payload_digest != payload_digest:
             raise KeyConflict(
-                f"the key {key!r} belongs to job {job.public_id} ({job.status}), which has another graph or input",
-                next_step=f"look at it with: everstep show {job.public_id}; give this input another --key",
+                f"the key {key!r} belongs to job {found.public_id} ({found.status}), which has another graph or input",
+                next_step=f"look at it with: everstep show {found.public_id}; give this input another --key",
                 key=key,
-                job=job.public_id,
-                status=job.status,
+                job=found.public_id,
+                status=found.status,
             )
-        return Enqueued(whole(connection, job), created=False)
-    job = inserted(row_id, values)
+        return Enqueued(jobs.whole(connection, found), created=False)
     # Only now: a deletion under way when we looked before would have left its tombstone unseen.
     tombstones.require_free(connection, key, payload_digest, now=now)
     services.need(connection, job.id, policy.services, now=now)
-    note_created(connection, job, now=now, actor=owner)
-    notify(connection)
     return Enqueued(job, created=True)
 
 

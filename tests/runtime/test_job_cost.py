@@ -146,6 +146,13 @@ def test_a_job_of_the_bare_queue_is_five_statements_and_a_commit(counted: Counte
     assert sum("agent_jobs.payload_json" in statement for statement in statements) == 1
 
 
+def test_on_postgresql_an_enqueued_job_is_four_messages(sent: Sent) -> None:
+    """The transaction's begin; the job, its event and the wake-up; a look for a tombstone of its key; the commit."""
+    enqueue(sent.store, 0)  # the connection is open
+    messages = sent.during(lambda: enqueue(sent.store, 1))
+    assert len(messages) == 4, messages
+
+
 @pytest.mark.parametrize("batch", [1, 5])
 def test_on_postgresql_jobs_of_the_bare_queue_are_four_messages(sent: Sent, batch: int) -> None:
     """However many end and begin together: the transaction's begin, what is done, what is next, the commit."""
