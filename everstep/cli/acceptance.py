@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everstep.cli.views import text
+from everstep.counts import counted
 from everstep.errors import PayloadInvalid
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ def acceptance_lines(view: dict[str, Any] | None) -> list[str]:
         return []
     policy, last = view["policy"], view["last"]
     commands = "; ".join(policy["verify"]) or "no commands"
-    lines = [f"acceptance {text(commands, 120)} (in {policy['workdir']}); given back {view['returns']} times"]
+    lines = [
+        f"acceptance {text(commands, 120)} (in {policy['workdir']}); given back {counted(view['returns'], 'time')}"
+    ]
     if policy["base"] is not None:
         patterns = policy["high_risk"]
         which = "the default ones" if patterns is None else ", ".join(patterns) or "none"

@@ -13,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from everstep.counts import counted
+
 if TYPE_CHECKING:
     from everstep.runtime.crash_test.campaign import Listener
     from everstep.runtime.crash_test.judgement import PointResult
@@ -55,7 +57,7 @@ class Screen:
             yield Listener(
                 begun=lambda words: bar.update(task, description=words),
                 chosen=lambda tested, passed: bar.update(
-                    task, total=tested, description=f"{tested} of {passed} points"
+                    task, total=tested, description=f"{tested} of {counted(passed, 'point')}"
                 ),
                 judged=judged,
             )
@@ -84,7 +86,7 @@ class Screen:
         if questions:
             self._say(f"  reviews  {questions}, answered the same in every run")
         if run.world:
-            self._say(f"  world    {len(run.world)} files compared")
+            self._say(f"  world    {counted(len(run.world), 'file')} compared")
         else:
             self._say("  world    nothing to compare: put {run} into the input, or name places with --world", "yellow")
         unstable = [*sorted(report.reference.unstable_state), *report.reference.unstable_world]
@@ -144,7 +146,10 @@ class Screen:
                 "  next: put it into a function under @effect(…), called by the node; or --allow TEXT if it may repeat"
             )
         if allowed:
-            self._say(f"· {allowed} lines touch the world outside an effect as --allow says", "yellow")
+            self._say(
+                f"· {counted(allowed, 'line touches', 'lines touch')} the world outside an effect as --allow says",
+                "yellow",
+            )
         if any(not touch.fails for touch in ordered):
             self._say("  connections and databases fail nothing by themselves: what only reads may happen twice", "dim")
 
@@ -168,8 +173,8 @@ class Screen:
         asked = Counter(effect for result in report.results for effect in set(result.asked))
         for effect, count in asked.items():
             self._say(
-                f"· effect {effect} asked a person after {count} kills: it has no probe and is not idempotent, so"
-                " nobody else can know whether it happened",
+                f"· effect {effect} asked a person after {counted(count, 'kill')}: it has no probe and is not"
+                " idempotent, so nobody else can know whether it happened",
                 "magenta",
             )
         if report.unseen_inside:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from everstep.cli import demo_evidence
+from everstep.counts import counted
 from everstep.errors import EverstepError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def demo(folder: Path, packages: tuple[str, ...], max_files: int, model: str | N
         repositories += make_repositories(folder, [package], max_files=max_files)
         made = repositories[-1]
         operation = made.payload["operation"]
-        screen.say(f"  {made.package} {made.version}: {operation} on {len(made.files)} files, one step each")
+        screen.say(f"  {made.package} {made.version}: {operation} on {counted(len(made.files), 'file')}, one step each")
     (folder / "agent.py").write_text(AGENT.format(journal=folder / "journal"), encoding="utf-8")
     config = {"graphs": {"repository": "./agent.py:graph"}, "dependencies": ["."]}
     (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")

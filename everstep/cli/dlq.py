@@ -14,6 +14,7 @@ from everstep.cli.dlq_evidence import evidence_view, letter_view, print_letter
 from everstep.cli.exceptions import verbose_option
 from everstep.cli.options import config_option, json_option, opened, store_option
 from everstep.cli.views import print_json, short_error, text
+from everstep.counts import counted
 from everstep.errors import EX_DATAERR, EverstepError, JobStateConflict, PayloadInvalid
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ def purge(
         chosen = everything or older_than is not None
         found = _named_or_chosen(store, job_ids, chosen, graph=graph, code=code, until=before["failed"])
         if found:
-            require_consent(f"Delete {len(found)} dead letters and all that was kept of them?", yes=yes)
+            require_consent(f"Delete {counted(len(found), 'dead letter')} and all that was kept?", yes=yes)
         purged = retention.remove_all(store, [job.id for job in found], rules, now=now, ended_before=before)
     gone = {job.id for job in purged}
     why = "it was redriven, or a parent or child of it has not ended"

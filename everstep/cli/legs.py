@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from everstep.clock import rfc3339
+from everstep.counts import counted
 from everstep.observability.identity import trace_id
 
 if TYPE_CHECKING:
@@ -37,4 +38,4 @@ def leg_lines(legs: list[dict[str, Any]], job_id: str) -> list[str]:
     """The newest legs, for people: number, outcome, and the link, or the trace's id where nothing is linked."""
     lines = [f"{leg['leg']:>3}  {leg['outcome']:<10}  {leg['url'] or 'trace ' + leg['trace_id']}" for leg in legs]
     earlier = len(lines) - SHOWN
-    return [f"{earlier} earlier ones: everstep trace {job_id}", *lines[-SHOWN:]] if earlier > 0 else lines
+    return [f"{counted(earlier, 'earlier one')}: everstep trace {job_id}", *lines[-SHOWN:]] if earlier > 0 else lines

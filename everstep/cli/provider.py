@@ -13,6 +13,7 @@ from everstep.cli.options import config_option, json_option, opened, store_optio
 from everstep.cli.provider_repairs import cancel_task, link_task, poll_task, reconcile_task
 from everstep.cli.views import print_json, text
 from everstep.clock import rfc3339
+from everstep.counts import counted
 from everstep.errors import PayloadInvalid, StoreNotFound
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def replay_events(event_ids: tuple[str, ...], everything: bool, yes: bool, store
     for event in after:
         click.echo(_event_line(event))
     parked = sum(event.state == "parked" for event in after)
-    click.echo(f"{len(after) - parked} found their tasks, {parked} did not", err=True)
+    click.echo(f"{counted(len(after) - parked, 'event')} found a task, {parked} did not", err=True)
 
 
 for command in (reconcile_task, link_task, poll_task, cancel_task):

@@ -11,6 +11,7 @@ import click
 from everstep.cli.confirm import require_consent, yes_option
 from everstep.cli.options import config_option, json_option, opened, store_option
 from everstep.cli.views import print_json
+from everstep.counts import counted
 
 if TYPE_CHECKING:
     from everstep.checkpoints.retention import Pruned, Rules
@@ -82,10 +83,8 @@ def prune(
         if not dry_run:
             others = (planned.keys, planned.outages, planned.spans, planned.events, planned.threads, planned.items)
             if any((*planned.jobs.values(), *others)):
-                what = f"{sum(planned.jobs.values())} jobs, {planned.keys} keys, {planned.outages} outages"
-                what += f", {planned.spans} spans and {planned.events} events"
-                what += _of_clients(planned.threads, planned.items)
-                require_consent(f"Delete {what}?", yes=yes)
+                what = f"{counted(sum(planned.jobs.values()), 'job')}, {_rows(*others[:4])}"
+                require_consent(f"Delete {what}{_of_clients(planned.threads, planned.items)}?", yes=yes)
                 done = store.prune(rules, progress=_progress(sum(planned.jobs.values())))
             if vacuum:
                 space.vacuum(store)
@@ -120,36 +119,50 @@ def prune(
 
 def _what(planned: Pruned, rules: Rules) -> str:
     parts = [
-        f"{planned.jobs['done']} done jobs older than {rules.done_days:g} days",
-        f"{planned.jobs['failed']} failed ones older than {rules.failed_days:g}",
-        f"{planned.keys} keys whose time is over",
-        f"{planned.outages} outages older than {rules.outage_days:g} days",
-        f"{planned.spans} spans older than {rules.span_days:g} days",
-        f"{planned.events} events of runs that were over {rules.event_days:g} days ago",
+        f"{counted(planned.jobs['done'], 'done job')} older than {_days(rules.done_days)}",
+        f"{counted(planned.jobs['failed'], 'failed one')} older than {_days(rules.failed_days)}",
+        f"{counted(planned.keys, 'key')} whose time is over",
+        f"{counted(planned.outages, 'outage')} older than {_days(rules.outage_days)}",
+        f"{counted(planned.spans, 'span')} older than {_days(rules.span_days)}",
+        f"{counted(planned.events, 'event')} of runs that were over {_days(rules.event_days)} ago",
     ]
-    kept = f" ({planned.kept} stay, because a parent or child of them has not ended)" if planned.kept else ""
+    stay = counted(planned.kept, "stays, because a parent or child of it", "stay, because a parent or child of them")
+    kept = f" ({stay} has not ended)" if planned.kept else ""
     return ", ".join(parts) + kept + _of_clients(planned.threads, planned.items)
+
+
+def _days(days: float) -> str:
+    return f"{days:g} {'day' if days == 1 else 'days'}"
+
+
+def _rows(keys: int, outages: int, spans: int, events: int) -> str:
+    """What is deleted besides jobs."""
+    return (
+        f"{counted(keys, 'key')}, {counted(outages, 'outage')}, {counted(spans, 'span')} and {counted(events, 'event')}"
+    )
 
 
 def _of_clients(threads: int, items: int) -> str:
     """What clients gave a time to live, if any of it is over."""
     if not threads and not items:
         return ""
-    return f"; {threads} threads and {items} items of the store whose time to live is over"
+    of_both = f"{counted(threads, 'thread')} and {counted(items, 'item')}"
+    return f"; {of_both} of the store whose time to live is over"
 
 
 def _progress(total: int) -> Any:
     def tell(so_far: Pruned) -> None:
         if sys.stderr.isatty():
-            click.echo(f"\rdeleted {sum(so_far.jobs.values())} of {total} jobs", nl=False, err=True)
+            click.echo(f"\rdeleted {sum(so_far.jobs.values())} of {counted(total, 'job')}", nl=False, err=True)
 
     return tell
 
 
 def _result(view: dict[str, Any]) -> str:
     size = view["bytes"]
-    line = f"deleted {view['jobs']['done']} done and {view['jobs']['failed']} failed jobs, {view['keys']} keys"
-    line += f", {view['outages']} outages, {view['spans']} spans and {view['events']} events"
+    done, failed = view["jobs"]["done"], view["jobs"]["failed"]
+    line = f"deleted {done} done and {counted(failed, 'failed job')}, "
+    line += _rows(view["keys"], view["outages"], view["spans"], view["events"])
     line += _of_clients(view["threads"], view["items"])
     line += f"; the record takes {size['after'] / 1e6:.1f} MB, {size['before'] / 1e6:.1f} MB before"
     if size["free"]:

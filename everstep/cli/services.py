@@ -10,6 +10,7 @@ from everstep.cli.classify import OUTAGES
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import print_json, text
 from everstep.clock import rfc3339
+from everstep.counts import counted
 
 if TYPE_CHECKING:
     from everstep.checkpoints.services import Service
@@ -101,10 +102,11 @@ def _event_view(row: Any) -> dict[str, Any]:
 
 
 def _print_service(view: dict[str, Any]) -> None:
-    jobs = f"{len(view['jobs'])} {'job needs' if len(view['jobs']) == 1 else 'jobs need'} it"
+    jobs = f"{counted(len(view['jobs']), 'job needs', 'jobs need')} it"
     if view["gate"] == "open":
         click.echo(f"{click.style('open  ', fg='green')}  {view['name']}  {jobs}")
         return
     click.echo(f"{click.style('closed', fg='red')}  {view['name']}  {OUTAGES[view['symptom']]}; {jobs}")
-    click.echo(f"        out since {view['closed_at']}, {view['outages']} tries; the next at {view['opens_at']}")
+    tries = counted(view["outages"], "try", "tries")
+    click.echo(f"        out since {view['closed_at']}, {tries}; the next at {view['opens_at']}")
     click.echo(f"        next: when it works again, everstep services open {view['name']}")

@@ -9,6 +9,7 @@ import click
 from everstep.cli.exceptions import verbose_option
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import print_json
+from everstep.counts import counted
 
 if TYPE_CHECKING:
     from everstep.runtime.trace.tree import TraceTree
@@ -61,7 +62,7 @@ def trace(
             from everstep.runtime.trace.otlp import export
 
             count = export(store, job, otlp, leg=leg)
-            click.echo(f"wrote {count} spans to {'stdout' if otlp == '-' else otlp}", err=True)
+            click.echo(f"wrote {counted(count, 'span')} to {'stdout' if otlp == '-' else otlp}", err=True)
             return
         tree = build.of_job(store, job, leg=leg)
     if leg is not None:
@@ -75,7 +76,9 @@ def trace(
         from everstep.runtime.trace.page import page
 
         write(html, [page(tree)])
-        click.echo(f"wrote {tree.count()} entries to {'stdout' if html == '-' else html}", err=True)
+        click.echo(
+            f"wrote {counted(tree.count(), 'entry', 'entries')} to {'stdout' if html == '-' else html}", err=True
+        )
     else:
         _draw(tree, everything=everything, verbose=verbose)
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from everstep.cli import views
 from everstep.cli.exceptions import stack_lines
+from everstep.counts import counted
 
 if TYPE_CHECKING:
     from everstep.runtime.trace.tree import Node, TraceTree, Use
@@ -48,7 +49,10 @@ def lines(tree: TraceTree, *, everything: bool = False, verbose: bool = False) -
     else:
         yield from _cut(drawn)
     if tree.omitted:
-        yield Text(f"{tree.omitted:,} steps in between are not shown: --leg N shows one leg", "dim")
+        yield Text(
+            f"{counted(tree.omitted, 'step in between is', 'steps in between are')} not shown: --leg N shows one leg",
+            "dim",
+        )
 
 
 def plain(text: str, limit: int = MESSAGE) -> str:
@@ -82,7 +86,7 @@ def used(use: Use) -> str:
     """Tokens and cost in words; nothing where nothing is known or was used."""
     parts: list[str] = []
     if use.input_tokens or use.output_tokens:
-        parts.append(f"{use.input_tokens or 0:,} tokens in, {use.output_tokens or 0:,} out")
+        parts.append(f"{counted(use.input_tokens or 0, 'token')} in, {use.output_tokens or 0:,} out")
     if use.cost_micros:
         parts.append(f"${use.cost_micros / 1_000_000:.6f}".rstrip("0").rstrip("."))
     return ", ".join(parts)
@@ -188,5 +192,5 @@ def _cut(drawn: Iterator[Text]) -> Iterator[Text]:
         left_out += len(tail) == TAIL
         tail.append(line)
     if left_out:
-        yield Text(f"⋮  {left_out:,} lines are left out here: --leg N, --errors or --all", "dim")
+        yield Text(f"⋮  {counted(left_out, 'line is', 'lines are')} left out here: --leg N, --errors or --all", "dim")
     yield from tail

@@ -11,6 +11,7 @@ from everstep.cli.confirm import require_consent, yes_option
 from everstep.cli.options import json_option, opened, store_option
 from everstep.cli.views import harmless, print_json
 from everstep.clock import rfc3339
+from everstep.counts import counted
 
 if TYPE_CHECKING:
     from everstep.checkpoints.span_outbox import Destination
@@ -122,14 +123,16 @@ def forget(destination: str, yes: bool, store_url: str, as_json: bool) -> None:
             )
         waiting = known[destination].waiting
         if waiting:
-            require_consent(f"Let {waiting} spans wait no more for {harmless(destination)}?", yes=yes)
+            require_consent(f"Let {counted(waiting, 'span')} wait no more for {harmless(destination)}?", yes=yes)
         forgotten = 0
         while part := store.write(partial(span_outbox.forget, name=destination, limit=FORGOTTEN_AT_ONCE)).result():
             forgotten += part
     if as_json:
         print_json({"name": destination, "forgotten": forgotten})
     else:
-        click.echo(f"{harmless(destination)} is forgotten: {forgotten} spans wait for it no more")
+        click.echo(
+            f"{harmless(destination)} is forgotten: {counted(forgotten, 'span waits', 'spans wait')} for it no more"
+        )
 
 
 def _tracing() -> Tracing:

@@ -12,6 +12,8 @@ from typing import Any, Final, cast
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
+from everstep.counts import counted
+
 RULE: Final = "rule"
 LONGEST_WHY: Final = 500
 MUCH: Final = 3.0
@@ -36,7 +38,7 @@ def by_rule(case: Mapping[str, Any]) -> dict[str, Any]:
         (case["status"] == "review", 0.5, "waits for a person"),
         (case["status"] == "retry", 0.3, "failed and is tried again"),
         (case["unknown_effects"] > 0, 0.3, "nobody knows whether an effect happened"),
-        (case["failures"] > 0, 0.2, f"{case['failures']} failures on the way"),
+        (case["failures"] > 0, 0.2, f"{counted(case['failures'], 'failure')} on the way"),
         (_is_much(case["seconds"], case["typical_seconds"]), 0.2, "much slower than is typical"),
         (_is_much(case["cost"], case["typical_cost"]), 0.2, "much dearer than is typical"),
     ):
@@ -86,7 +88,7 @@ def report(cases: Sequence[Mapping[str, Any]], *, since: str, until: str) -> str
     mean = sum(case["verdict"]["score"] for case in ranked) / len(ranked)
     judges = ", ".join(sorted({case["verdict"]["by"] for case in ranked}))
     lines += [
-        f"{len(ranked)} runs were judged by {judges}; their mean score is {mean:.2f}.",
+        f"{counted(len(ranked), 'run was', 'runs were')} judged by {judges}; their mean score is {mean:.2f}.",
         "",
         "| score | run | graph | chosen because | state | seconds (typical) | cost (typical) | why |",
         "|---|---|---|---|---|---|---|---|",

@@ -24,6 +24,7 @@ from langgraph.constants import START
 from langgraph.pregel import Pregel
 
 from everstep.checkpoints.canonical import digest
+from everstep.counts import counted
 
 FORMAT = 1
 """Version of the parts; a change of what is looked at gets a new number, not to be taken for a change of the graph."""
@@ -217,7 +218,7 @@ def _node_differences(name: str, old: Parts, new: Parts) -> Iterator[str]:
         yield f"node {name!r} is {'now' if new.get('defer') else 'no longer'} deferred"
     old_subgraphs, new_subgraphs = old.get("subgraphs", []), new.get("subgraphs", [])
     if len(old_subgraphs) != len(new_subgraphs):
-        yield f"node {name!r} has {len(new_subgraphs)} subgraphs instead of {len(old_subgraphs)}"
+        yield f"node {name!r} has {counted(len(new_subgraphs), 'subgraph')} instead of {len(old_subgraphs)}"
         return
     for old_subgraph, new_subgraph in zip(old_subgraphs, new_subgraphs, strict=True):
         yield from (f"in {name!r}: {line}" for line in _differences(old_subgraph, new_subgraph))

@@ -21,6 +21,7 @@ from langgraph.types import Command
 
 from everstep.checkpoints import job_evidence, jobs
 from everstep.checkpoints.quote import Quote, money
+from everstep.counts import counted
 from everstep.errors import PayloadInvalid
 from everstep.graphs import generation_job
 from everstep.graphs.generation_job import Generation, GenerationResult, GenerationState
@@ -178,7 +179,7 @@ def present(state: GenerationState) -> dict[str, Any]:
     kept = state.get("artefacts", [])
     told: dict[str, Any] = {"price": paid, "charged": charged, "refunded": 0, "artefacts": kept}
     if known == "succeeded":
-        message = f"{len(kept)} artefact{'' if len(kept) == 1 else 's'} for {paid}"
+        message = f"{counted(len(kept), 'artefact')} for {paid}"
         return {**told, "outcome": "succeeded", "message": message, "next_step": "nothing"}
     if known == "failed":
         again = f"submit it again with generation {state.get('generation', 1) + 1}; it is charged anew"

@@ -27,6 +27,7 @@ from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.policy import Acceptance, FeedbackForm, feedback
 from everstep.checkpoints.reviews import Question, Review
 from everstep.checkpoints.store import Store
+from everstep.counts import counted
 from everstep.errors import EverstepError
 from everstep.graphs.changed_paths import changed_paths
 from everstep.nodes.high_risk import HIGH_RISK_PATHS, high_risk
@@ -227,7 +228,7 @@ class _Examination:
                 f"not accepted: {failed.command} exited with {failed.exit_code}; back to the graph ({number})",
                 next_input=feedback(policy.feedback, self._finished.form, _words(failed)),
             )
-        why = problem or f"the graph was given the output of a failing command {policy.returns} times"
+        why = problem or f"the graph was given the output of a failing command {counted(policy.returns, 'time')}"
         if self._finished.form is None:
             why = problem or f"the graph's input has no channel {policy.feedback!r} that could take the output"
         changes = self._changes(workdir) if failed is not None else None

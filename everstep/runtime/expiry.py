@@ -10,6 +10,7 @@ import threading
 
 from everstep.checkpoints import item_expiry, thread_removal
 from everstep.checkpoints.store import Store
+from everstep.counts import counted
 from everstep.errors import EverstepError
 
 logger = logging.getLogger("everstep.worker")
@@ -47,7 +48,11 @@ class Expiry:
         threads = thread_removal.remove_expired(self._store, most=self._most)
         items = item_expiry.forget(self._store)
         if threads or items:
-            logger.info("%d threads and %d items of the store were deleted: their time to live is over", threads, items)
+            logger.info(
+                "deleted because their time to live is over: %s and %s of the store",
+                counted(threads, "thread"),
+                counted(items, "item"),
+            )
 
     def _run(self) -> None:
         while not self._stopping.wait(self._seconds):

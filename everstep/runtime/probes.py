@@ -16,6 +16,7 @@ import signal
 from everstep.checkpoints import services
 from everstep.checkpoints.services import Service
 from everstep.checkpoints.store import Store
+from everstep.counts import counted
 from everstep.errors import StoreUnavailable
 from everstep.graphs.policies import Policies
 from everstep.runtime import backoff
@@ -76,7 +77,9 @@ class Probes:
                 return
             if code == 0:
                 number = await self._store.awrite(lambda connection: services.open_gate(connection, current, now=now))
-                logger.info("%s works again, says its probe: %d jobs go on", service.name, number)
+                logger.info(
+                    "%s works again, says its probe: %s on", service.name, counted(number, "job goes", "jobs go")
+                )
                 return
             wait = backoff.outage_delay_ms(str(service.symptom), service.outages, None, self._randomness)
             await self._store.awrite(

@@ -19,6 +19,7 @@ from everstep.checkpoints.schedule import Schedule
 from everstep.checkpoints.slots import Slot
 from everstep.checkpoints.store import Store
 from everstep.clock import rfc3339
+from everstep.counts import counted
 from everstep.graphs.policies import FILE_NAME, Policies
 from everstep.observability import metric_names
 from everstep.observability.measures import NOTHING, Measures
@@ -128,7 +129,9 @@ class Scheduler:
         missed = [slot for slot in handled if slot.outcome == "missed"]
         if missed:
             first, last = rfc3339(missed[0].at), rfc3339(missed[-1].at)
-            logger.warning("schedule %s: %d slots missed, from %s to %s", schedule.label, len(missed), first, last)
+            logger.warning(
+                "schedule %s: %s missed, from %s to %s", schedule.label, counted(len(missed), "slot"), first, last
+            )
         for slot in handled:
             self._measures.add(metric_names.SCHEDULE_SLOTS, 1, slot.outcome)
             if slot.outcome == "missed":

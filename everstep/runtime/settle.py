@@ -18,6 +18,7 @@ from everstep.checkpoints.payload import LONGEST_TEXT, without_secrets
 from everstep.checkpoints.reviews import Question
 from everstep.checkpoints.schema import evidence
 from everstep.checkpoints.services import Report
+from everstep.counts import counted
 from everstep.errors import ApprovalRejected, EffectNotRepeated, StoreUnavailable
 from everstep.observability.exception_chain import links, text_of
 from everstep.runtime import backoff
@@ -235,7 +236,7 @@ class _Settlement:
             question = Question("error", f"claim {job.claim_no}", {"question": "Try again?", **what, "chain": seen})
             reviews.open_all(self.connection, job, [question], now=self.now)
             return self._move("review", f"{what['type']}: {verdict.reason}", error_json=text, **count)
-        used_up = f"{count['failures']} failures without progress"
+        used_up = f"{counted(count['failures'], 'failure')} without progress"
         reason = f"{what['type']}: {used_up if verdict.kind == 'retry' else verdict.reason}"
         return jobs.fail(self.connection, job, now=self.now, actor=self.actor, reason=reason, error_json=text, **count)
 

@@ -17,6 +17,7 @@ from functools import partial
 from everstep.checkpoints import span_outbox
 from everstep.checkpoints.span_outbox import Waiting
 from everstep.checkpoints.store import Store
+from everstep.counts import counted
 from everstep.observability.destinations import Destination
 from everstep.observability.otlp import Answer, Sender, is_essential, request_of
 from everstep.observability.tracing import Tracing
@@ -185,7 +186,10 @@ class Drain:
         self.next_try_at = self._failures = 0
         if dropped:
             logger.warning(
-                "%s refuses %d spans for good (%s); they stay in the record", self.name, len(dropped), refusal
+                "%s refuses %s for good (%s), which stay in the record",
+                self.name,
+                counted(len(dropped), "span"),
+                refusal,
             )
         if self.reason is not None:
             logger.info("Traces arrive at %s again.", self.name)
@@ -232,7 +236,7 @@ class Drain:
             part = ids[start : start + PART]
             dropped += self._store.write(partial(span_outbox.drop, name=name, ids=part, now=now)).result()
         if dropped:
-            logger.warning("%d spans for %s are given up: %s; they stay in the record", dropped, name, why)
+            logger.warning("given up for %s: %s, which stay in the record (%s)", name, counted(dropped, "span"), why)
         return dropped
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from everstep import crash
 from everstep.checkpoints import provider_events
 from everstep.checkpoints.provider_status import ProviderEvent
+from everstep.counts import counted
 from everstep.credentials import without_secrets
 from everstep.errors import EventInvalid, EventRefused, EventTooLarge, ProviderNotFound, ProviderUnusable
 from everstep.observability import metric_names
@@ -60,7 +61,11 @@ class Refusals:
             return
         self._told_at[provider] = now
         number = self._untold.pop(provider)
-        logger.warning("%d webhooks of %s were refused, the last one: %s", number, provider, error.message)
+        logger.warning(
+            "%s refused, the last one: %s",
+            counted(number, f"webhook of {provider} was", f"webhooks of {provider} were"),
+            error.message,
+        )
 
 
 refusals = Refusals()

@@ -101,7 +101,7 @@ def test_show_and_review_tell_what_came_out(folder: Folder) -> None:
     view = submit(folder, "--verify", "sh -c 'echo broken; exit 1'", "--returns", "1")
     assert folder.run("worker", "--until-idle").code == 0
     shown = folder.run("show", view["id"])
-    assert "acceptance sh -c 'echo broken; exit 1' (in .); given back 1 times" in shown.out
+    assert "acceptance sh -c 'echo broken; exit 1' (in .); given back 1 time" in shown.out
     assert "review  sh -c 'echo broken; exit 1' → 1" in shown.out
     (review,) = folder.run("review", "--json").value
     assert list(review["choices"]) == ["approve", "respond", "reject"]

@@ -218,7 +218,7 @@ def test_up_to_its_thresholds_a_record_is_healthy() -> None:
 @pytest.mark.parametrize(
     ("values", "check", "detail", "advice"),
     [
-        ({"oldest_due_ms": 900_000}, "queue", "(0198) for 15 min; 1 workers run other jobs", "more workers"),
+        ({"oldest_due_ms": 900_000}, "queue", "(0198) for 15 min; 1 worker runs other jobs", "more workers"),
         ({"oldest_due_ms": 7_200_000, "busy_workers": 0}, "queue", "for 2 h; nobody runs anything", "everstep worker"),
         ({"expired_leases": 7, "expired_jobs": ("01", "02")}, "leases", "7 running jobs", "everstep worker"),
         ({"stuck": 1, "stuck_jobs": ("01",)}, "stuck", "stored nothing for long: 01", "everstep cancel"),
@@ -229,8 +229,8 @@ def test_up_to_its_thresholds_a_record_is_healthy() -> None:
         ({"overdue": ("nightly",), "overdue_ms": 7_200_000}, "schedules", "first 2 h ago: nightly", "everstep worker"),
         ({"lease_expiries_last_hour": 11}, "expiries", "11 jobs", "what ends the workers"),
         ({"providers": UNKNOWN}, "providers", "of 2 paid submissions nobody knows", "everstep provider link"),
-        ({"providers": ABANDONED}, "providers", "1 tasks are paid and were never", "everstep provider cancel"),
-        ({"providers": UNPOLLED}, "providers", "1 provider tasks for 15 minutes after their time: 01", "everstep.toml"),
+        ({"providers": ABANDONED}, "providers", "1 task of an ended job is paid and never", "everstep provider cancel"),
+        ({"providers": UNPOLLED}, "providers", "1 provider task for 15 minutes after the time: 01", "everstep.toml"),
         ({"providers": PARKED}, "providers", "3 events of providers found no task, the oldest for 2 d", "events"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,

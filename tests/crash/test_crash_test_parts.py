@@ -26,7 +26,7 @@ def test_differences_name_the_place() -> None:
     assert told({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}) == []
     assert told({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == ["a[1].b: 3 instead of 2"]
     assert told({"a": 1}, {"b": 1}) == ["a: nothing instead of 1", "b: 1 instead of nothing"]
-    assert told({"a": [1]}, {"a": [1, 1]}) == ["a: 2 items [1, 1] instead of 1 items [1]"]
+    assert told({"a": [1]}, {"a": [1, 1]}) == ["a: 2 items [1, 1] instead of 1 item [1]"]
     assert told({"a": True}, {"a": 1}) == ["a: 1 instead of true"]
     assert told({"a": None}, {}) == ["a: nothing instead of null"]
     assert told(1, 2) == ["the state: 2 instead of 1"]
@@ -78,7 +78,7 @@ def test_of_files_that_differ_by_themselves_numbers_are_compared(tmp_path: Path)
     assert world.compare(before, [again], files(tmp_path, log="at 5\nat 6\n", o__x="1", o__b="2")).wrong == []
     assert world.compare(before, [again], files(tmp_path, log="at 5\n", o__x="1", o__y="2", o__b="2")).wrong == [
         "w/o has 3 files instead of 2",
-        "w/log has 1 lines instead of 2",
+        "w/log has 1 line instead of 2",
     ]
 
 

@@ -111,7 +111,7 @@ def test_one_bad_span_is_found_and_given_up_alone(start_receiver, store, monkeyp
     one = fares(store)
     assert (one.waiting, one.delivered, one.dropped, one.failing_since) == (0, 10, 1, None)
     assert one.last_error == "HTTP 400 Bad Request"
-    assert "refuses 1 spans for good" in caplog.text
+    assert "refuses 1 span for good" in caplog.text
 
 
 @pytest.mark.parametrize("status", [401, 404, 408, 429, 500, 503])

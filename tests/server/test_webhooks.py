@@ -178,7 +178,7 @@ def test_what_is_not_genuine_is_refused(
         assert HOOK_SECRET not in answer.text + caplog.text
     assert (stored(record), again(record, task).state) == ([], "pending")
     assert entries(record, task) == [("charge", -PRICE)]
-    assert [line.levelno for line in caplog.records if "webhooks of films were refused" in line.message] == [
+    assert [line.levelno for line in caplog.records if "webhook of films was refused" in line.message] == [
         logging.WARNING
     ]
 

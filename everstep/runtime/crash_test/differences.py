@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, cast
 
+from everstep.counts import counted
+
 TEXT = 60
 WHOLE = "the state"
 _INDEX = re.compile(r"\[\d+\]")
@@ -86,4 +88,4 @@ def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if len(text) > TEXT:
         text = text[: TEXT - 1] + "…"
-    return f"{len(cast('list[Any]', value))} items {text}" if isinstance(value, list) else text
+    return f"{counted(len(cast('list[Any]', value)), 'item')} {text}" if isinstance(value, list) else text

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from everstep.checkpoints.answers import MISSING
+from everstep.counts import counted
 from everstep.runtime.crash_test.judgement import PointResult, Reference
 from everstep.runtime.crash_test.one_run import EffectSeen
 
@@ -81,7 +82,8 @@ class Report:
         """One line."""
         counts = Counter(result.outcome for result in self.results)
         kills = len(self.results) - counts["not reached"]
-        words = [f"{kills} kills at {self.passed} crash points" if kills != self.passed else f"{kills} kills"]
+        where = f" at {counted(self.passed, 'crash point')}" if kills != self.passed else ""
+        words = [f"{counted(kills, 'kill')}{where}"]
         words.append(f"{counts['held'] + counts['asks']} held")
         for outcome, text in (
             ("asks", "of them ask a person about an effect"),

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.counts import counted
 from everstep.errors import PayloadInvalid
 
 TEXT_BYTES = 1_000_000
@@ -88,7 +89,7 @@ def compare(expected: Manifest, again: Sequence[Manifest], actual: Manifest) -> 
     for folder in sorted(free):
         counts = {_count(one, folder) for one in (expected, *again)}
         if len(counts) == 1 and (now := _count(actual, folder)) not in counts:
-            wrong.append(f"{folder} has {now} files instead of {counts.pop()}")
+            wrong.append(f"{folder} has {counted(now, 'file')} instead of {counts.pop()}")
     for name in sorted(expected.keys() | actual.keys()):
         before, now = expected.get(name), actual.get(name)
         if before is None or now is None:
@@ -141,7 +142,7 @@ def _file_differences(
             return []
         return [f"{name}: {_line_differences(before.lines, now.lines)}"]
     if len(before.lines) != len(now.lines) and all(len(before.lines) == len(other.lines or ()) for other in again):
-        return [f"{name} has {len(now.lines)} lines instead of {len(before.lines)}"]
+        return [f"{name} has {counted(len(now.lines), 'line')} instead of {len(before.lines)}"]
     return []
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from everstep.checkpoints import dead_letters, jobs, retention, views
 from everstep.checkpoints.job import Job
 from everstep.checkpoints.replies import Reply
+from everstep.counts import counted
 from everstep.errors import ConfirmationNeeded, EverstepError, JobStateConflict
 from everstep.server import failures
 from everstep.server.bodies import JsonRoute
@@ -170,7 +171,7 @@ def _failed(job: Job) -> Job:
 
 def _require_confirmation(body: Chosen, number: int, what: str) -> None:
     if body.confirm != number and (number or body.confirm is not None):
-        jobs_are = "1 job is" if number == 1 else f"{number} jobs are"
+        jobs_are = counted(number, "job is", "jobs are")
         raise ConfirmationNeeded(
             f"{jobs_are} to be {what}, and nothing was done", next_step=f'confirm it: "confirm": {number}', jobs=number
         )
