@@ -16,6 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from everstep.checkpoints.schema import span_outbox, spans
 from everstep.checkpoints.statements import Statement
+from everstep.observability import enclosing
+from everstep.observability.enclosing import Enclosing
 from everstep.observability.span_buffer import FinishedSpan, SpanBuffer
 
 if TYPE_CHECKING:
@@ -102,6 +104,21 @@ def last_start_ns(connection: Connection, job_id: int, leg: int) -> int:
     """When the newest span of a leg began, nanoseconds since the Unix epoch; 0 if there is none."""
     query = select(func.max(spans.c.started_ns)).where(spans.c.job_id == job_id, spans.c.leg == leg)
     return int(connection.execute(query).scalar_one() or 0)
+
+
+def missing(connection: Connection, job_id: int, leg: int, root_id: str) -> list[Enclosing]:
+    """The spans around stored ones of a leg that are not stored, without its root.
+
+    Args:
+        connection: The transaction.
+        job_id: Row id of the job.
+        leg: The leg's number.
+        root_id: The id of its root span.
+    """
+    of_leg = spans.c.job_id == job_id, spans.c.leg == leg
+    known = set(connection.execute(select(spans.c.span_id).where(*of_leg)).scalars())
+    bodies = select(spans.c.body).where(*of_leg).order_by(spans.c.started_ns).execution_options(yield_per=PART)
+    return enclosing.missing((bytes(body) for body in connection.execute(bodies).scalars()), known, root_id)
 
 
 def prune(connection: Connection, *, before_ns: int, after: int, dry_run: bool = False) -> tuple[int, int | None]:

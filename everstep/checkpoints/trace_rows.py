@@ -57,6 +57,7 @@ class SavedStep:
         source: `input`, `loop`, `update` or `fork`.
         leg: The leg that stored it, if its metadata tell.
         at_ns: When it was made, UTC nanoseconds by the clock of its worker.
+        around: Of a subgraph's, the checkpoint of the graph around it that it runs from.
     """
 
     namespace: str
@@ -66,6 +67,7 @@ class SavedStep:
     source: str
     leg: int | None
     at_ns: int | None
+    around: str | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ def steps(connection: Connection, thread_id: str, job_id: str) -> Iterator[Saved
             source=str(told.get("source", "loop")),
             leg=leg if isinstance(leg, int) else None,
             at_ns=made_at_ns(checkpoint_id),
+            around=_around(namespace, told.get("parents")),
         )
 
 
@@ -275,6 +278,12 @@ def _metadata(raw: Any) -> dict[str, Any]:
     if isinstance(raw, (bytes, str)):
         raw = json.loads(raw)
     return cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+
+
+def _around(namespace: str, parents: Any) -> str | None:
+    """LangGraph notes for each graph around a subgraph the checkpoint from which it runs."""
+    found = cast("dict[str, Any]", parents).get(namespace.rpartition("|")[0]) if isinstance(parents, dict) else None
+    return found if namespace and isinstance(found, str) else None
 
 
 def _node(path: str) -> str | None:

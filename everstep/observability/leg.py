@@ -98,6 +98,7 @@ class Ending:
         reason: In a sentence.
         is_failure: Whether that is an error.
         goes_on: Whether the job goes on without a person.
+        apart: Whether it was the process of the job alone that ended, and its worker lived.
     """
 
     outcome: str
@@ -105,6 +106,7 @@ class Ending:
     reason: str
     is_failure: bool = True
     goes_on: bool = True
+    apart: bool = False
 
 
 @dataclass

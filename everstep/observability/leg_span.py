@@ -50,12 +50,14 @@ class LegSpan(Span):
         place: Of a step's own span, which step it is; that counts for no limit.
         kind: Its kind.
         links: To other spans.
+        around: The span it lies in, if that is one of these and not the root.
         keep: Called once, when it has ended.
     """
 
     __slots__ = (
         "_keep",
         "_limits",
+        "around",
         "attributes",
         "code",
         "dropped_attributes",
@@ -87,6 +89,7 @@ class LegSpan(Span):
         place: Place | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Link] = (),
+        around: LegSpan | None = None,
         keep: Callable[[LegSpan], None] = _kept_by_nobody,
     ) -> None:
         self.trace_id = trace_id
@@ -99,6 +102,7 @@ class LegSpan(Span):
         self.place = place
         self.kind = kind
         self.links = list(links)
+        self.around = around
         self.events: list[Event] = []
         self.code = StatusCode.UNSET
         self.message = ""

@@ -102,6 +102,8 @@ EFFECT_KEY_DIGEST: Final = "everstep.effect.key_digest"
 
 ERROR_TYPE: Final = "error.type"
 WORKER_DIED: Final = "worker_died"
+DIED: Final = "died"
+"""The outcome of what ended with its worker."""
 EXCEPTION_EVENT: Final = "exception"
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"

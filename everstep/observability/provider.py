@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 
 from everstep.observability import names, root, stored_form
 from everstep.observability.destinations import Destination
+from everstep.observability.enclosing import Enclosing
 from everstep.observability.guard import harmless
 from everstep.observability.leg import Ending, Leg, LegDescription
 from everstep.observability.resource import resource
@@ -61,18 +62,21 @@ class RecordedTracing(Tracing):
         maker = RecordedSpans(self._sent_by, self._sampler, self._limits, buffer)
         return TracedLeg(maker, description, now_ns, buffer=buffer)
 
-    def _closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
+    def _closed(self, description: LegDescription, ending: Ending, lost: Sequence[Enclosing]) -> list[FinishedSpan]:
         kept: list[FinishedSpan] = []
-        self._close(description, ending, kept)
+        self._close(description, ending, lost, kept)
         return kept
 
     @harmless
-    def _close(self, description: LegDescription, ending: Ending, kept: list[FinishedSpan]) -> None:
+    def _close(
+        self, description: LegDescription, ending: Ending, lost: Sequence[Enclosing], kept: list[FinishedSpan]
+    ) -> None:
         span = root.closed(description, ending, self._limits)
         decided = self._sampler.should_sample(None, span.trace_id, span.name, span.kind, span.attributes, span.links)
         if decided.decision.is_sampled():
             leg = stored_form.shared(span.trace_id, {})
-            kept.append(finished(span, stored_form.stored(self._sent_by, leg, span)))
+            inside = (root.unfinished(description, ending, one, self._limits) for one in lost)
+            kept += [finished(one, stored_form.stored(self._sent_by, leg, one)) for one in (span, *inside)]
 
 
 class DirectTracing(Tracing):

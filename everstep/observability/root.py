@@ -7,6 +7,7 @@ from opentelemetry.trace import Link, SpanContext, StatusCode
 
 from everstep.observability import names
 from everstep.observability.attributes import NAME_LIMIT, STATUS_LIMIT, bounded, exportable
+from everstep.observability.enclosing import Enclosing, died_within
 from everstep.observability.identity import root_span_id, trace_id
 from everstep.observability.leg import Ending, LegDescription
 from everstep.observability.leg_span import SAMPLED, LegSpan
@@ -82,6 +83,35 @@ def closed(about: LegDescription, ending: Ending, limits: SpanLimits) -> LegSpan
     if ending.is_failure:
         span.set_status(StatusCode.ERROR, ending.reason)
     span.end(max(started_ns, ending.ended_ns))
+    return span
+
+
+def unfinished(about: LegDescription, ending: Ending, lost: Enclosing, limits: SpanLimits) -> LegSpan:
+    """A span within such a leg that its process cannot end any more, either.
+
+    Args:
+        about: The leg.
+        ending: How it ended.
+        lost: What the spans inside it tell of it.
+        limits: How much a span may hold.
+    """
+    told: dict[str, object] = {
+        names.OUTCOME: ending.outcome,
+        names.ERROR_TYPE: names.WORKER_DIED if ending.is_failure else None,
+        names.OBSERVATION_LEVEL: names.LEVEL_WARNING if ending.is_failure and ending.goes_on else None,
+    }
+    span = LegSpan(
+        int(about.trace_id, 16),
+        int(lost.span_id, 16),
+        int(lost.parent_id, 16),
+        bounded(lost.name, NAME_LIMIT),
+        dict(exportable({**correlation(about), **lost.attributes, **told})),
+        lost.started_ns,
+        limits,
+    )
+    if ending.is_failure:
+        span.set_status(StatusCode.ERROR, died_within(lost.started_ns, apart=ending.apart))
+    span.end(max(lost.started_ns, ending.ended_ns))
     return span
 
 

@@ -126,6 +126,7 @@ class RecordedSpans(SpanMaker):
             place=place,
             kind=kind,
             links=links,
+            around=None if parent.parent_id is None else parent,
             keep=self._keep,
         )
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Status
 
 from everstep.observability import names
+from everstep.observability.attributes import exportable
+from everstep.observability.enclosing import Enclosing
 from everstep.observability.stored_form import otlp
 
 _CONTENT: Final = frozenset(
@@ -53,7 +55,7 @@ class StoredSpan:
     message: str
     stack: str | None
     whole_stack: str | None
-    attributes: dict[str, str | int | float | bool]
+    attributes: Mapping[str, str | int | float | bool]
 
 
 def read(body: bytes) -> Iterator[StoredSpan]:
@@ -82,6 +84,28 @@ def read(body: bytes) -> Iterator[StoredSpan]:
                 whole_stack=whole,
                 attributes={key: value for key, value in told.items() if key.startswith(_SHOWN) and value is not None},
             )
+
+
+def of_lost(lost: Enclosing) -> StoredSpan:
+    """A span that is not stored, by what those inside it tell of it."""
+    told = {
+        key: value
+        for key, value in exportable(lost.attributes).items()
+        if key.startswith(_SHOWN) and isinstance(value, (str, int, float))
+    }
+    return StoredSpan(
+        span_id=lost.span_id,
+        parent_id=lost.parent_id,
+        name=lost.name,
+        started_ns=lost.started_ns,
+        ended_ns=None,
+        is_error=False,
+        is_warning=False,
+        message="",
+        stack=None,
+        whole_stack=None,
+        attributes=told,
+    )
 
 
 def _stack(events: Any) -> str | None:

@@ -7,6 +7,7 @@ and their attributes. The third is the span, without what is not there:
 - `at`: when it began and when it ended, nanoseconds since the Unix epoch;
 - `step`: of a step's own span its `Place`, which stands for thirteen attributes; `told`: its other attributes;
 - `events`: name, moment, attributes; `links`: trace, span, whether it is remote, attributes;
+- `under`: the spans around it, but for the root (`enclosing`);
 - `status`: code and message; `dropped`: how many attributes, events and links the limits cost it.
 
 Records of earlier versions hold OTLP bytes instead, which are given as they are.
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
 
-from everstep.observability import span_encoding
+from everstep.observability import enclosing, span_encoding
 from everstep.observability.leg_span import LegSpan
 
 _logger = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ def stored(sent_by: str, leg: str, span: LegSpan) -> bytes:
     }
     if span.parent_id is not None:
         told["in"] = f"{span.parent_id:016x}"
+    if span.around is not None:
+        told["under"] = enclosing.chain(span.around)
     if span.place is not None:
         told["step"] = span.place
     if span.kind.value:

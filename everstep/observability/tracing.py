@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.sdk.trace.export import SpanExporter
 
+    from everstep.observability.enclosing import Enclosing
     from everstep.observability.span_buffer import FinishedSpan
 
 __all__ = [
@@ -103,9 +104,15 @@ class Tracing:
         """
         return self._leg(description, now_ns)
 
-    def closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
-        """The root of a leg whose process is gone, for the record; nothing if its spans do not go there."""
-        return self._closed(description, ending)
+    def closed(self, description: LegDescription, ending: Ending, lost: Sequence[Enclosing] = ()) -> list[FinishedSpan]:
+        """What a leg whose process is gone could not end, for the record; nothing if its spans do not go there.
+
+        Args:
+            description: The leg.
+            ending: How it ended, which its root tells.
+            lost: The spans around those that had ended in it, which have not.
+        """
+        return self._closed(description, ending, lost)
 
     def flush(self, timeout_ms: int = 1_000) -> bool:
         """Let one's own exporters send what they hold, for at most this long.
@@ -121,7 +128,7 @@ class Tracing:
     def _leg(self, description: LegDescription, now_ns: Callable[[], int]) -> Leg:
         return UNRECORDED
 
-    def _closed(self, description: LegDescription, ending: Ending) -> list[FinishedSpan]:
+    def _closed(self, description: LegDescription, ending: Ending, lost: Sequence[Enclosing]) -> list[FinishedSpan]:
         return []
 
 

@@ -146,8 +146,10 @@ class DeadLegs:
             return
         about = looked_up(connection, job, job.leased_by or "")
         last_ns = max(job.updated_at * MS, spans.last_start_ns(connection, job.id, job.claim_no))
-        ending = Ending(outcome, last_ns, reason, is_failure=is_failure, goes_on=goes_on)
+        apart = reason.startswith("its process ")  # as `isolation` says it
+        ending = Ending(outcome, last_ns, reason, is_failure=is_failure, goes_on=goes_on, apart=apart)
         names = [destination.name for destination in self._tracing.destinations]
-        root = self._tracing.closed(about, ending)
-        spans.write(connection, job.id, job.claim_no, root, destinations=names, now=now)
+        lost = spans.missing(connection, job.id, job.claim_no, about.root_span_id)
+        ended = self._tracing.closed(about, ending, lost)
+        spans.write(connection, job.id, job.claim_no, ended, destinations=names, now=now)
         self._tracing.news()

@@ -28,7 +28,7 @@ from everstep.runtime.trace import build, deaths
 from everstep.runtime.trace.legs import LegRow
 from everstep.runtime.trace.otlp import export
 from everstep.runtime.trace.page import page
-from everstep.runtime.trace.tree import Node, TraceTree
+from everstep.runtime.trace.tree import UNFINISHED, Node, TraceTree
 from everstep.runtime.worker import Worker
 from tests.support.jobs import Log, beside, chain, run, work
 from tests.support.record import begin_running, claim, settled
@@ -217,7 +217,7 @@ def legs_of(tree: TraceTree) -> str:
 
 def unfinished(tree: TraceTree) -> list[Node]:
     """What nobody saw the end of."""
-    return [node for leg in tree.legs for node in leg.node.walk() if deaths.UNFINISHED in node.facts]
+    return [node for leg in tree.legs for node in leg.node.walk() if UNFINISHED in node.facts]
 
 
 @pytest.mark.parametrize(("told", "finished", "left"), [(2, 2, 5), (2, 3, 4), (2, None, 5), (0, 2, 5), (3, 2, 4)])
@@ -337,7 +337,7 @@ def test_what_comes_next_is_told_by_the_channels() -> None:
         trace_rows.SavedTask("2", "plan", failed=False, paused=False),
         trace_rows.SavedTask("3", "both", failed=True, paused=False),
     ]
-    finished = deaths.stored(tasks, channels)
+    finished = list(deaths.ended(tasks, channels).values())
     assert finished == ["rest", "plan"]
     assert deaths.without(deaths.due(channels), finished) == ["work", "both"]
 
@@ -437,12 +437,12 @@ def test_spans_are_shown_where_they_are_stored(shared: Store) -> None:
     )
     found = told(shared, job)
     assert outline(found.nodes) == (
-        "queued\nleg 1\n  step 1 plan\n    chat gpt\n    execute_tool read [error]\n  step 2 lost\n"
+        "queued\nleg 1\n  step 1 plan\n    chat gpt\n    execute_tool read [error]\n  not kept\n    step 2 lost\n"
     )
     leg = found.legs[0].node
     assert (leg.use.input_tokens, leg.use.output_tokens, leg.use.cost_micros) == (11, 4, 2000)
     assert leg.children[0].use == leg.use
-    assert [node.kind for node in leg.walk()] == ["leg", "step", "model", "tool", "step"]
+    assert [node.kind for node in leg.walk()] == ["leg", "step", "model", "tool", "span", "step"]
     assert CANARY not in json.dumps(found.as_dict())
 
 

@@ -15,6 +15,7 @@ from langgraph.types import Command, Send, interrupt
 from everstep import ApprovalRejected, await_for, current_job, sleep_until, wait_for
 from tests.support.accepted import Talk
 from tests.support.jobs import chain
+from tests.support.models import MeteredModel
 from tests.support.outside import act, act_approved, act_approved_blindly, act_async, act_blindly, note
 
 
@@ -217,6 +218,32 @@ def fan_out() -> Any:
     return builder.compile()
 
 
+def branching() -> Any:
+    """Two tasks sent beside a subgraph, with an effect each, in the subgraph after model calls; then a model call."""
+
+    def ask_model(name: str) -> str:
+        return str(MeteredModel(name_told=name).invoke("?").content)
+
+    def deed(state: State) -> State:
+        ask_model("in deed")
+        return {"log": [act(state["world"], "deed")]}
+
+    inner = StateGraph(State).add_node("think", lambda state: {"log": [ask_model("in think")]}).add_node("deed", deed)
+    inner = inner.add_edge(START, "think").add_edge("think", "deed").add_edge("deed", END)
+    builder = StateGraph(State)
+    builder.add_node("plan", lambda state: {"log": ["plan"]})
+    builder.add_node("work", lambda item: {"log": [act(item["world"], f"work {item['number']}")]})
+    builder.add_node("sub", inner.compile())
+    builder.add_node("join", lambda state: {"log": [ask_model("in join")]})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges(
+        "plan",
+        lambda state: [*(Send("work", {"world": state["world"], "number": number}) for number in range(2)), "sub"],
+        ["work", "sub"],
+    )
+    return builder.add_edge("work", "join").add_edge("sub", "join").add_edge("join", END).compile()
+
+
 @task
 def double(world: str, number: int) -> int:
     """A task of the functional API, with an effect."""
@@ -360,4 +387,4 @@ SHAPES: dict[str, Any] = {
     "waiting": waiting,
     "approving": approving,
 }
-GRAPHS: dict[str, Any] = {**SHAPES, "verified": verified, "chatting": chatting}
+GRAPHS: dict[str, Any] = {**SHAPES, "verified": verified, "chatting": chatting, "branching": branching}

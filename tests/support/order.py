@@ -11,7 +11,14 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-LONG = ("test_run_kills.py", "test_acceptance_kills.py", "test_kill_matrix.py", "test_docs.py", "test_outbox.py")
+LONG = (
+    "test_run_kills.py",
+    "test_acceptance_kills.py",
+    "test_kill_matrix.py",
+    "test_trace_kills.py",
+    "test_docs.py",
+    "test_outbox.py",
+)
 """Files of tests that take ten seconds and more each."""
 
 

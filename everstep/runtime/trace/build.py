@@ -14,6 +14,7 @@ from everstep.checkpoints.payload import without_secrets
 from everstep.checkpoints.saver import StepSaver
 from everstep.checkpoints.store import Store
 from everstep.checkpoints.trace_rows import EffectRow, EvidenceRow, ReviewRow, SavedStep
+from everstep.observability.enclosing import died_within
 from everstep.observability.failure import explained
 from everstep.observability.identity import root_span_id, trace_id
 from everstep.runtime.trace import deaths, failures, legs, spans, steps
@@ -21,7 +22,8 @@ from everstep.runtime.trace.ledger import effect_nodes, review_node
 from everstep.runtime.trace.legs import LegRow, WaitRow, find_leg
 from everstep.runtime.trace.spans import SpannedLeg
 from everstep.runtime.trace.steps import LIMIT, Steps
-from everstep.runtime.trace.tree import Leg, Node, Status, TraceTree, Use, in_order
+from everstep.runtime.trace.tree import UNFINISHED, Leg, Node, Status, TraceTree, Use, in_order
+from everstep.runtime.trace.under_way import UnderWay
 
 _Made = TypeVar("_Made", EffectRow, ReviewRow)
 _MS = 1_000_000
@@ -62,17 +64,23 @@ class _Reader:
             find_leg(self._rows, self._job, only)
         wanted = [row for row in self._rows if only in (None, row.number)]
         counts = trace_rows.span_counts(self._connection, self._job.id)
-        spanned = self._spanned([row.number for row in wanted if row.number in counts], counts)
+        near = [row.number for row in self._rows if row not in wanted and abs(row.number - (only or 0)) == 1]
+        told = self._spanned([one for one in (*(row.number for row in wanted), *near) if one in counts], counts)
+        spanned = {number: leg for number, leg in told.items() if leg.nodes}
+        roots = {number: leg.root for number, leg in told.items()}
         dead = [row for row in wanted if self._is_dead(row)][-_DEAD:]
-        made = self._steps([row.number for row in wanted if row.number not in counts], [row.number for row in dead])
+        made = self._steps([row.number for row in wanted if row.number not in spanned], dead, spanned)
         reviews = trace_rows.reviews_of(self._connection, self._job.id)
         effects = self._by_leg(trace_rows.effects_of(self._connection, self._job.id, self._limit))
         asked = self._by_leg(reviews)
         resume = self._resume(reviews)
-        for row in dead:
-            self._add_under_way(row, made, spanned, resume if self._is_last(row) else None)
+        for number, leg in spanned.items():
+            self._tell_lost(next(row for row in self._rows if row.number == number), leg)
+            made.by_task |= {(number, spans.task_of(str(one.facts.get("checkpoint.ns", "")))): one for one in leg.steps}
+        finder = UnderWay(self._rows, made, spanned, self._channels)
+        running = {row.number: finder.of_leg(row, resume if self._is_last(row) else None) for row in dead}
         for row in wanted:
-            if row.number not in counts:
+            if row.number not in spanned:
                 unfinished = failures.unfinished(row, made, self._failures(row), resume if self._is_last(row) else None)
                 made.by_leg.setdefault(row.number, []).extend(unfinished)
         made.place_subgraphs()
@@ -80,9 +88,11 @@ class _Reader:
             self._leg(
                 row,
                 spanned.get(row.number),
+                roots.get(row.number),
                 made,
                 asked.get(row.number, []),
                 effects.get(row.number, []),
+                running.get(row.number, []),
                 resume if self._is_last(row) else None,
             )
             for row in wanted
@@ -101,7 +111,7 @@ class _Reader:
             use=self._use(),
             nodes=in_order(nodes),
             legs=found,
-            omitted=made.omitted + sum(leg.omitted for leg in spanned.values()),
+            omitted=made.omitted + sum(spanned[row.number].omitted for row in wanted if row.number in spanned),
             drawn_at_ns=self._now * _MS,
         )
 
@@ -114,8 +124,8 @@ class _Reader:
             left -= min(counts[number], share)
         return found
 
-    def _steps(self, numbers: Sequence[int], dead: Sequence[int]) -> Steps:
-        return steps.of_thread(
+    def _steps(self, numbers: Sequence[int], dead: Sequence[LegRow], spanned: Mapping[int, SpannedLeg]) -> Steps:
+        made = steps.of_thread(
             self._connection,
             self._job.thread_id,
             self._job.public_id,
@@ -123,9 +133,14 @@ class _Reader:
             started_ns={row.number: row.started_at * _MS for row in self._rows},
             wanted=numbers,
             sent=self._sent,
-            dead=dead,
+            finished={number: finished for number, leg in spanned.items() if (finished := leg.finished()) is not None},
+            dead=[row.number for row in dead],
             limit=self._limit,
         )
+        made.unfinished = {row.number: deaths.status(row) for row in dead}
+        if self._rows and self._rows[-1].ended_at is None:
+            made.unfinished.setdefault(self._rows[-1].number, "open")
+        return made
 
     def _sent(self, saved: SavedStep) -> list[str]:
         """The nodes that LangGraph's `Send`s went to stand in the state of the checkpoint they were sent from."""
@@ -141,28 +156,24 @@ class _Reader:
         until = self._job.lease_until
         return row.outcome == "gone" or (row.outcome == "running" and until is not None and until <= self._now)
 
-    def _add_under_way(self, row: LegRow, made: Steps, spanned: Mapping[int, SpannedLeg], resume: str | None) -> None:
-        """Note what ran as the worker of a leg died."""
-        if (last := made.last.get(row.number)) is None:
-            return
-        channels = self._channels("", last.checkpoint_id)
-        following = next((one for one in self._rows if one.number > row.number), None)
-        finished: list[str] | None = None
-        told = spanned[row.number].ran(last.number + 1) if row.number in spanned else []
-        if following is None:
-            finished = deaths.stored(made.stored.get(row.number, []), channels)
-        elif following.number in spanned and following.outcome != "gone":  # what it did not run again had finished
-            finished = deaths.without(deaths.due(channels), spanned[following.number].ran(last.number + 1))
-        due = deaths.due(channels)
-        made.under_way[row.number] = deaths.under_way(row, last, due, told=told, finished=finished, resume=resume)
+    def _tell_lost(self, row: LegRow, spanned: SpannedLeg) -> None:
+        """Say what became of that of which only what lies inside it is stored."""
+        for node in spanned.lost:
+            if self._is_dead(row):
+                node.status = "warning" if row.is_tried_again else "error"
+                node.detail, node.facts[UNFINISHED] = died_within(node.started_ns or 0, apart=row.apart), True
+            elif row.ended_at is not None:
+                node.status, node.detail = "ok", "its span was not kept"
 
     def _leg(
         self,
         row: LegRow,
         spanned: SpannedLeg | None,
+        root: Node | None,
         made: Steps,
         reviews: Sequence[ReviewRow],
         effects: Sequence[EffectRow],
+        running: Sequence[Node],
         resume: str | None,
     ) -> Leg:
         node = Node("leg", f"leg {row.number}", row.started_at * _MS, self._ended_ns(row, spanned, made))
@@ -171,10 +182,13 @@ class _Reader:
             node.status = "warning"
         if row.outcome == "review" and self._failures(row):
             node.status = "error"  # a person must look at it
-        node.detail = self._said(row, spanned)
+        node.detail = self._said(row, root)
         node.facts = {"worker": row.worker, "outcome": row.outcome}
         node.resume = resume
-        node.span_id = root_span_id(self._job.public_id, row.number)
+        node.span_id, node.is_stored = root_span_id(self._job.public_id, row.number), root is not None
+        if root is not None:
+            node.facts |= {key: value for key, value in root.facts.items() if key not in node.facts}
+            node.stack = root.stack
         if spanned is None:
             node.children = made.by_leg.get(row.number, [])
         else:
@@ -182,20 +196,28 @@ class _Reader:
             node.children = spanned.nodes
             for one in (one for child in node.children for one in child.walk()):
                 one.resume = node.resume if one.status == "error" else None  # the job may have gone on since
-            if spanned.root is not None:
-                node.facts |= {key: value for key, value in spanned.root.facts.items() if key not in node.facts}
-                node.stack = spanned.root.stack
             if not any(one.is_wrong for child in node.children for one in child.walk()):
                 node.children += failures.from_evidence(row, self._failures(row), node.resume)
-        node.children += effect_nodes(node, row.number, effects, made.by_task)
-        running = made.under_way.get(row.number, [])  # last, whatever the clocks of record and worker say
-        node.children = [*in_order(node.children), *running, *(review_node(review) for review in reviews)]
-        return Leg(row.number, trace_id(self._job.public_id, row.number), spanned is not None, node)
+        alone = effect_nodes([node, *running], effects, lambda effect: self._home(row, node, made, effect))
+        for one in (inner for child in (*node.children, *running) for inner in child.walk()):
+            one.children = in_order(one.children)
+        node.children = in_order([*node.children, *alone])
+        node.children += running  # last, whatever the clocks of record and worker say
+        node.children += [review_node(review) for review in reviews]
+        return Leg(row.number, trace_id(self._job.public_id, row.number), spanned is not None, node, self._is_dead(row))
 
-    def _said(self, row: LegRow, spanned: SpannedLeg | None) -> str:
+    def _home(self, row: LegRow, leg: Node, made: Steps, effect: EffectRow) -> Node | None:
+        """The step that an effect without a span lies in; None if that is not known."""
+        if not effect.place:
+            return None
+        if row.number in made.unfinished and not made.omitted:
+            return made.home(row.number, effect.place, leg.children, began_ns=effect.created_at * _MS)
+        return made.by_task.get((row.number, spans.task_of(effect.place)))
+
+    def _said(self, row: LegRow, root: Node | None) -> str:
         """How a leg ended; of a failure its message and what was done about it, as its span says it."""
-        if spanned is not None and spanned.root is not None and spanned.root.is_wrong:
-            return spanned.root.detail
+        if root is not None and root.is_wrong:
+            return root.detail
         failed = [one for one in self._failures(row) if one.kind == "error"]
         if failed and row.outcome in ("retry", "review", "failed"):
             return explained(failures.description(failed[-1]), str(failed[-1].detail.get("type")), row.reason)

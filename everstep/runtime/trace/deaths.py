@@ -13,12 +13,10 @@ from typing import Any, cast
 
 from everstep.checkpoints.change_warnings import NEXT_NODE
 from everstep.checkpoints.trace_rows import SavedStep, SavedTask
-from everstep.clock import rfc3339
+from everstep.observability.enclosing import died_within
 from everstep.runtime.trace.legs import LegRow
-from everstep.runtime.trace.tree import Node, Status
+from everstep.runtime.trace.tree import UNFINISHED, Node, Status
 
-UNFINISHED = "unfinished"
-"""The fact of a node that nobody saw the end of."""
 LIMIT = 100
 _JOIN, _SENT, _START = "join:", "__pregel_tasks", "__start__"
 _MS = 1_000_000
@@ -62,32 +60,37 @@ def under_way(
         finished: The nodes of that step whose end is known, one entry for each run; None if that cannot be told.
         resume: The command that takes the job up from there, if it stands there.
     """
-    started = row.started_at * _MS
-    if last.leg == row.number and last.at_ns is not None:
-        started = max(last.at_ns, started)
-    step, status = last.number + 1, _status(row)
+    started = _began(row, last)
+    step = last.number + 1
     running = without(names, list((Counter(told) | Counter(finished or ())).elements()))  # both may know of the same
-    said = "its process died" if row.apart else "worker died"
-    if finished is None and len(running) > 1:
-        said += "; it may have finished before"
+    doubt = "" if finished is not None or len(running) < 2 else "; it may have finished before"
     nodes: list[Node] = []
     for name in running[:LIMIT]:
-        node = Node("step", f"step {step} {name}".rstrip(), started, None, status, resume=resume)
-        node.detail = f"unfinished since {rfc3339(started // _MS)}: {said}"
+        node = Node("step", f"step {step} {name}".rstrip(), started, None, status(row), resume=resume)
+        node.detail = died_within(started, apart=row.apart) + doubt
         node.facts = {"step": step, "node": name, UNFINISHED: True}
         nodes.append(node)
     return nodes
 
 
-def stored(tasks: Sequence[SavedTask], channels: Mapping[str, Any]) -> list[str]:
-    """The nodes of those tasks whose output is stored beside a checkpoint."""
+def ended(tasks: Sequence[SavedTask], channels: Mapping[str, Any]) -> dict[str, str]:
+    """The nodes of those tasks whose output is stored beside a checkpoint, by the tasks' ids."""
     receivers = sent(channels)
-    names: list[str] = []
+    found: dict[str, str] = {}
     for task in tasks:
         if task.failed or task.paused:
             continue
-        names.append(receivers[task.sent] if task.sent is not None and task.sent < len(receivers) else task.node)
-    return names
+        name = receivers[task.sent] if task.sent is not None and task.sent < len(receivers) else task.node
+        if name:  # a workflow's own tasks are no nodes
+            found[task.task_id] = name
+    return found
+
+
+def ended_node(row: LegRow, last: SavedStep, name: str) -> Node:
+    """A node that had an output, though its leg made no checkpoint of it any more."""
+    node = Node("step", f"step {last.number + 1} {name}", _began(row, last), detail="finished before the worker died")
+    node.facts = {"step": last.number + 1, "node": name}
+    return node
 
 
 def sent(channels: Mapping[str, Any]) -> list[str]:
@@ -107,5 +110,12 @@ def without(names: Sequence[str], others: Collection[str]) -> list[str]:
     return kept
 
 
-def _status(row: LegRow) -> Status:
+def _began(row: LegRow, last: SavedStep) -> int:
+    """When the step after a checkpoint began in a leg."""
+    started = row.started_at * _MS
+    return max(last.at_ns, started) if last.leg == row.number and last.at_ns is not None else started
+
+
+def status(row: LegRow) -> Status:
+    """What to call that which a dead leg did not finish."""
     return "warning" if row.is_tried_again else "error"

@@ -24,7 +24,7 @@ def unfinished(row: LegRow, made: Steps, evidence: Sequence[EvidenceRow], resume
     if last is not None and last.leg == row.number and last.at_ns is not None:
         began = max(last.at_ns, began)
     number = None if last is None else last.number + 1
-    tasks = [one for one in made.stored.get(row.number, []) if one.failed or one.paused]
+    tasks = [one for one in made.beside(row.number) if one.failed or one.paused]
     nodes: list[Node] = []
     if row.outcome == "review":
         nodes += [_paused(task, number, began, row, made) for task in tasks if task.paused and task.node]

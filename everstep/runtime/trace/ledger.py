@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from everstep.checkpoints.jobs import loose_digest
 from everstep.checkpoints.payload import without_secrets
@@ -15,20 +15,20 @@ _STATES: dict[str, Status] = {"intended": "open", "unknown": "error", "rejected"
 
 
 def effect_nodes(
-    leg: Node, number: int, effects: Sequence[EffectRow], by_task: Mapping[tuple[int, str], Node]
+    known: Sequence[Node], effects: Sequence[EffectRow], home: Callable[[EffectRow], Node | None]
 ) -> list[Node]:
     """Bring the effects of a leg into it: those that have a span get their state of today, others a node.
 
     Args:
-        leg: The leg.
-        number: Its number.
+        known: What is known of the leg.
         effects: Those that began in it.
-        by_task: The steps by their legs and the ids of their tasks.
+        home: Tells the step that one lies in.
 
     Returns:
         The nodes that belong to no step of it.
     """
-    by_digest = {node.facts.get("effect.key_digest"): node for node in leg.walk() if node.kind == "effect"}
+    inside = [node for top in known for node in top.walk() if node.kind == "effect"]
+    by_digest = {node.facts.get("effect.key_digest"): node for node in inside}
     left: list[Node] = []
     for effect in effects:
         told = by_digest.get(loose_digest(effect.key))
@@ -36,10 +36,8 @@ def effect_nodes(
             told.facts |= _facts(effect)
             told.detail = _detail(effect) if told.status == "ok" else told.detail
             continue
-        node = _node(effect)
-        task = (effect.place or "").rpartition("|")[2].rpartition(":")[2]
-        around = by_task.get((number, task))
-        (left if around is None else around.children).append(node)
+        around = home(effect)
+        (left if around is None else around.children).append(_node(effect))
     return left
 
 

@@ -23,14 +23,16 @@ from everstep.checkpoints import trace_rows
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.observability import names, stored_form
-from everstep.runtime.trace import build, deaths
+from everstep.runtime.trace import build
 from everstep.runtime.trace.output import write
-from everstep.runtime.trace.tree import Leg, Node, TraceTree
+from everstep.runtime.trace.tree import UNFINISHED, Leg, Node, TraceTree
 
 _RESOURCE_SPANS = b"\x0a"
 """Field 1 of `ExportTraceServiceRequest`, length-delimited; protobuf messages are concatenated field by field."""
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _SYNTHESISED = "everstep.synthesised"
+_OUTCOMES: Final = {"given back": "released"}
+_ABANDONED: Final = "the lease of its worker ended; any worker will take the job over"
 
 
 def export(store: Store, job: Job, target: str, *, leg: int | None = None) -> int:
@@ -69,7 +71,7 @@ def export(store: Store, job: Job, target: str, *, leg: int | None = None) -> in
 
 
 def synthesised(tree: TraceTree, leg: Leg) -> ResourceSpans:
-    """The spans of a leg that are not in the record: all, or those of what ran as its worker died."""
+    """The spans of all in a leg that has none in the record: of what its worker died within, or of everything."""
     group = ResourceSpans()
     _set(group.resource.attributes, {"service.name": "everstep", "service.version": version("everstep")})
     scope = group.scope_spans.add()
@@ -85,33 +87,50 @@ def synthesised(tree: TraceTree, leg: Leg) -> ResourceSpans:
         names.TRACE_METADATA_THREAD_ID: tree.thread_id,
         _SYNTHESISED: True,
     }
-    root_id = str(leg.node.span_id)
-    waiting: list[tuple[Node, str, str, str]] = [(leg.node, "", names.leg_span(tree.graph), root_id)]
-    if leg.has_spans:
-        lost = [node for node in leg.node.children if deaths.UNFINISHED in node.facts]
-        ids = [_derived_id(leg.trace_id, root_id, place, node.name) for place, node in enumerate(lost)]
-        waiting = [(node, root_id, node.name, span_id) for node, span_id in zip(lost, ids, strict=True)]
+    ended_ns = leg.node.ended_ns or max(node.ended_ns or node.started_ns or 0 for node in leg.node.walk())
+    waiting: list[tuple[Node, str, str]] = [(leg.node, "", str(leg.node.span_id))]
     while waiting:
-        node, parent, name, span_id = waiting.pop()
-        span = scope.spans.add()
-        span.trace_id, span.span_id = bytes.fromhex(leg.trace_id), bytes.fromhex(span_id)
-        span.parent_span_id = bytes.fromhex(parent)
-        _describe(span, node, name, leg.node)
-        _set(span.attributes, {**about, **_attributes(node, tree)})
-        children = [child for child in node.children if child.kind not in ("review", "wait", "gap")]
-        for place, child in enumerate(children):
-            waiting.append((child, span_id, child.name, _derived_id(leg.trace_id, span_id, place, child.name)))
+        node, parent, span_id = waiting.pop()
+        if not node.is_stored:
+            span = scope.spans.add(name=names.leg_span(tree.graph) if node is leg.node else node.name)
+            span.trace_id, span.span_id = bytes.fromhex(leg.trace_id), bytes.fromhex(span_id)
+            span.parent_span_id = bytes.fromhex(parent)
+            _describe(span, node, leg, ended_ns)
+            _set(span.attributes, {**about, **_attributes(node, tree)})
+            if node is leg.node:
+                _set(span.attributes, _end_of(leg))
+        made = 0
+        for child in node.children:
+            if child.kind in ("review", "wait", "gap"):
+                continue
+            waiting.append((child, span_id, child.span_id or _derived_id(leg.trace_id, span_id, made, child.name)))
+            made += not child.is_stored
     return group
 
 
-def _describe(span: Span, node: Node, name: str, leg: Node) -> None:
-    started = node.started_ns if node.started_ns is not None else leg.started_ns or 0
-    span.name = name
+def _describe(span: Span, node: Node, leg: Leg, ended_ns: int) -> None:
+    started = node.started_ns if node.started_ns is not None else leg.node.started_ns or 0
     span.kind = Span.SpanKind.SPAN_KIND_INTERNAL
     span.start_time_unix_nano = started
-    span.end_time_unix_nano = max(node.ended_ns or leg.ended_ns or started, started)
+    span.end_time_unix_nano = max(node.ended_ns or ended_ns, started)
     if node.is_wrong:
         span.status.code, span.status.message = Status.StatusCode.STATUS_CODE_ERROR, node.detail
+    elif node is leg.node and leg.died:
+        span.status.code, span.status.message = Status.StatusCode.STATUS_CODE_ERROR, f"unfinished: {_ABANDONED}"
+
+
+def _end_of(leg: Leg) -> dict[str, Any]:
+    """How a leg ended, as its root says it in a live export, or that it has not."""
+    outcome = leg.node.facts.get("outcome")
+    told: dict[str, Any] = {names.OUTCOME: names.DIED if leg.died else _OUTCOMES.get(str(outcome), outcome)}
+    if leg.died:
+        told[names.ERROR_TYPE] = names.WORKER_DIED
+    if leg.node.status == "open":
+        told |= {
+            names.OBSERVATION_LEVEL: names.LEVEL_WARNING if leg.died else None,
+            names.OBSERVATION_STATUS_MESSAGE: f"unfinished: {_ABANDONED if leg.died else 'its worker runs it'}",
+        }
+    return told
 
 
 def _attributes(node: Node, tree: TraceTree) -> dict[str, Any]:
@@ -125,23 +144,29 @@ def _attributes(node: Node, tree: TraceTree) -> dict[str, Any]:
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT_NAME: tree.graph,
             names.WORKER: node.facts.get("worker"),
-            names.OUTCOME: node.facts.get("outcome"),
         }
     elif node.kind == "step":
         told |= {
             names.STEP: node.facts.get("step"),
             names.NODE: node.facts.get("node"),
+            names.NODE_ATTEMPT: node.facts.get("node.attempt"),
+            names.CHECKPOINT_NS: node.facts.get("checkpoint.ns"),
+            names.CHECKPOINT_ID: node.facts.get("checkpoint.id"),
             names.ERROR_TYPE: node.facts.get("error.type"),
             names.OBSERVATION_TYPE: names.TYPE_CHAIN,
         }
-        if deaths.UNFINISHED in node.facts:
-            told |= {names.OUTCOME: "died", names.ERROR_TYPE: names.WORKER_DIED}
+    elif node.kind == "tool":
+        told |= {names.OPERATION: names.EXECUTE_TOOL, names.TOOL_NAME: node.facts.get("tool.name")}
     elif node.kind == "effect":
         told |= {
             names.EFFECT_NAME: node.name.removeprefix("effect "),
             names.EFFECT_STATE: node.facts.get("effect.state"),
             names.EFFECT_KEY_DIGEST: node.facts.get("effect.key_digest"),
         }
+    if node.status == "open" and node.kind != "leg":
+        told[names.OBSERVATION_STATUS_MESSAGE] = "unfinished: it lasts"
+    if UNFINISHED in node.facts:
+        told |= {names.OUTCOME: names.DIED, names.ERROR_TYPE: names.WORKER_DIED}
     return told
 
 

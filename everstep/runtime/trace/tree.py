@@ -12,6 +12,9 @@ Kind: TypeAlias = Literal["leg", "step", "model", "tool", "effect", "review", "w
 Status: TypeAlias = Literal["ok", "warning", "error", "open"]
 Fact: TypeAlias = str | int | float | bool
 
+UNFINISHED = "unfinished"
+"""The fact of a node that nobody saw the end of."""
+
 
 @dataclass(frozen=True)
 class Use:
@@ -67,6 +70,7 @@ class Node:
         facts: What else is known.
         children: What happened inside, in the order it began.
         span_id: The id of its span, where it has one or will have one.
+        is_stored: Whether that span is in the record; of others an export makes one.
     """
 
     kind: Kind
@@ -82,6 +86,7 @@ class Node:
     facts: dict[str, Fact] = field(default_factory=dict[str, Fact])
     children: list[Node] = field(default_factory=list["Node"])
     span_id: str | None = None
+    is_stored: bool = False
 
     @property
     def duration_ns(self) -> int | None:
@@ -132,12 +137,14 @@ class Leg:
         trace_id: Its trace.
         has_spans: Whether its spans are in the record; otherwise its steps were put together from checkpoints.
         node: The leg in the tree.
+        died: Whether its worker is gone, also if nobody has taken the job over yet.
     """
 
     number: int
     trace_id: str
     has_spans: bool
     node: Node
+    died: bool = False
 
 
 @dataclass
