@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, DeltaChannelHistory
 
 from everstep.checkpoints.history import Grown
 from everstep.checkpoints.recorder import place_of
-from everstep.checkpoints.task_writes import channels_of
+from everstep.checkpoints.task_writes import channels_of, whole
 from everstep.checkpoints.thread_operations import ThreadOperations
 
 
@@ -28,7 +29,7 @@ class DeltaHistory(ThreadOperations):
         else:
             found = super().get_delta_channel_history(config=config, channels=channels)
         for each in found.values():
-            each["writes"] = self._lists.whole_writes(self.serde, place, each["writes"])
+            each["writes"] = whole(each["writes"], self.serde, partial(self._lists.chunk_of, place))
             seed = each.get("seed")
             if isinstance(seed, Grown):  # it was a plain list then
                 each["seed"], _ = self._lists.read(self.serde, place, seed)

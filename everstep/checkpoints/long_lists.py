@@ -5,11 +5,12 @@ Before a checkpoint is stored its long lists are replaced by what stands for the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
+from functools import partial
 from typing import Any, Protocol, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import WRITES_IDX_MAP, Checkpoint, CheckpointTuple, PendingWrite
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import _DeltaSnapshot  # pyright: ignore[reportPrivateUsage]
 from sqlalchemy import Connection
@@ -19,7 +20,7 @@ from everstep.checkpoints.change_warnings import NEXT_NODE
 from everstep.checkpoints.history import Grown, HistoryGone, Known, Line, Memory, NewChunk
 from everstep.checkpoints.recorder import Place, Statement, place_of
 from everstep.checkpoints.statements import execute
-from everstep.checkpoints.task_writes import Part, Together, Written, channels_of, chunk_value
+from everstep.checkpoints.task_writes import Part, chunk_value, whole
 from everstep.errors import StoreCorrupt
 
 _LOST = "if the thread was pruned or deleted meanwhile, read it again; else restore a backup"
@@ -153,35 +154,8 @@ class LongLists:
                     lists[name] = history.known_of(serializer, value.lines, chunks)
         self._memory.keep(place, found.checkpoint["id"], lists)
         if found.pending_writes:
-            found.pending_writes[:] = self.whole_writes(serializer, place, found.pending_writes)
+            found.pending_writes[:] = whole(found.pending_writes, serializer, partial(self.chunk_of, place))
         return found
-
-    def whole_writes(
-        self, serializer: SerializerProtocol, place: Place, writes: Iterable[PendingWrite]
-    ) -> list[PendingWrite]:
-        """What tasks wrote, as it was: first, as what a task wrote when it ran again changes nothing.
-
-        Raises:
-            StoreCorrupt: Parts of it are missing.
-        """
-        writes = list(writes)
-        complete = {task_id for task_id, _, value in writes if type(value) is Together}
-        whole: list[PendingWrite] = []
-        for task_id, channel, value in writes:
-            if task_id in complete and type(value) is not Together and channel not in WRITES_IDX_MAP:
-                continue  # row by row: what is one row kept but the first from being stored
-            if type(value) is Part:
-                whole.append((task_id, channel, self._value(serializer, place, value)))
-            elif type(value) is Together:
-                values = [self._value(serializer, place, part) for part in value.parts]
-                whole += [(task_id, *each) for each in zip(channels_of(channel), values, strict=True)]
-            else:
-                whole.append((task_id, channel, value))
-        return whole
-
-    def _value(self, serializer: SerializerProtocol, place: Place, part: Part | Written) -> Any:
-        value = part.value(self.chunk_of(place, part)) if isinstance(part, Part) else part.value
-        return serializer.loads_typed((part.kind, value))
 
     def chunk_of(self, place: Place, part: Part) -> bytes:
         """The chunk that something is part of, unpacked.
@@ -202,13 +176,13 @@ class LongLists:
         """
         rows = [row for line in grown.lines for row in self._table.chunks_of(place, line)]
         chunks: list[list[Any]] = [serializer.loads_typed((kind, value)) for kind, value in rows]
-        whole = [item for chunk in chunks for item in chunk]
-        if len(rows) != sum(count for _, count in grown.lines) or len(whole) != grown.items:
+        items = [item for chunk in chunks for item in chunk]
+        if len(rows) != sum(count for _, count in grown.lines) or len(items) != grown.items:
             raise StoreCorrupt(
-                f"thread {place[0]}: {len(whole)} of {grown.items} items of a list are there",
+                f"thread {place[0]}: {len(items)} of {grown.items} items of a list are there",
                 next_step=_LOST,
             )
-        return whole, chunks
+        return items, chunks
 
 
 def _is_over(place: Place, checkpoint: Checkpoint) -> bool:

@@ -5,7 +5,7 @@ write, and as the chunk its list grew by (`history`). So the write is stored fir
 ends before a crash, and in the transaction of the chunk it becomes what differs from that: mostly nothing, or the id
 that the reducer gave the message. The rows of a task become one row as well, where a thread has long lists anyhow.
 
-Both are undone when they are read, and by `store_whole`.
+Both are undone when they are read (`whole`), and by `store_whole` (`apart`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple, Protocol
 
 import ormsgpack
+from langgraph.checkpoint.base import WRITES_IDX_MAP, PendingWrite
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from everstep.checkpoints import compression
 from everstep.checkpoints.change_warnings import is_routing
@@ -220,10 +222,38 @@ def apart(row: Row, chunk_of: Callable[[Part], bytes]) -> list[Row]:
             position=row.position + at,
             channel=channel,
             kind=part.kind,
-            value=part.value(chunk_of(part)) if isinstance(part, Part) else part.value,
+            value=_value(part, chunk_of),
         )
         for at, (channel, part) in enumerate(zip(channels, parts, strict=True))
     ]
+
+
+def whole(
+    writes: Iterable[PendingWrite], serializer: SerializerProtocol, chunk_of: Callable[[Part], bytes]
+) -> list[PendingWrite]:
+    """What tasks wrote, as it was: first, as what a task wrote when it ran again changes nothing.
+
+    Args:
+        writes: As they were read, with what stands for them.
+        serializer: Makes values of their stored form.
+        chunk_of: The chunk that something is part of.
+    """
+
+    def read(part: Part | Written) -> Any:
+        return serializer.loads_typed((part.kind, _value(part, chunk_of)))
+
+    writes = list(writes)
+    complete = {task_id for task_id, _, value in writes if type(value) is Together}
+    found: list[PendingWrite] = []
+    for task_id, channel, value in writes:
+        if type(value) is Together:
+            values = [read(part) for part in value.parts]
+            found += [(task_id, *each) for each in zip(channels_of(channel), values, strict=True)]
+        elif task_id in complete and channel not in WRITES_IDX_MAP:
+            continue  # row by row: what is one row kept but the first from being stored
+        else:
+            found.append((task_id, channel, read(value) if type(value) is Part else value))
+    return found
 
 
 def replaced(row: Row) -> tuple[int, int]:
@@ -271,6 +301,10 @@ def _part_of(part: Part | Written, chunk: NewChunk | None) -> Part | Written:
         return part
     differs = compression.deflated(part.value, chunk.value)
     return Part(part.kind, chunk.line, chunk.number, differs) if len(differs) < len(part.value) // 4 else part
+
+
+def _value(part: Part | Written, chunk_of: Callable[[Part], bytes]) -> bytes:
+    return part.value(chunk_of(part)) if isinstance(part, Part) else part.value
 
 
 def _packed(parts: Parts) -> bytes:
