@@ -108,11 +108,6 @@ class Job:
         return self.next_run_at >= NOT_YET
 
     @property
-    def waits_for_a_signal(self) -> bool:
-        """Whether it is parked, and no moment alone wakes it."""
-        return self.next_run_at == PARKED
-
-    @property
     def payload(self) -> Any:
         """The input the graph starts with."""
         return json.loads(self.payload_json)

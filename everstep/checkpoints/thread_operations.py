@@ -179,10 +179,6 @@ class ThreadOperations(BaseCheckpointSaver[str]):
             self._submit(self._replacing(row, rows), None).result()
         self._submit([self._deletion_of_chunks(thread_id)], None).result()
 
-    async def astore_whole(self, thread_id: str) -> None:
-        """As `store_whole`."""
-        await self._store.in_thread(self.store_whole, thread_id)
-
     def answers_used(self, thread_id: str) -> dict[str, int]:
         """For each interrupt a thread ever raised, by id: how many answers its task has stored.
 

@@ -125,7 +125,7 @@ class ParkedLife(JobLife):
             }
             if job.status == "pending":
                 assert job.next_run_at == self.model.due
-            if job.status == "pending" and job.waits_for_a_signal:
+            if job.status == "pending" and job.next_run_at == PARKED:
                 unheard = [wait for wait in self.waits.values() if wait.signal not in self.emitted]
                 assert any(wait.state == "open" for wait in unheard), "nobody can ever move this job again"
 

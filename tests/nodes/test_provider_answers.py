@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from everstep.checkpoints.job import PARKED
 from everstep.checkpoints.provider_status import ProviderStatus
 from everstep.checkpoints.store import Store
 from everstep.errors import ReviewAnswerInvalid
@@ -102,4 +103,4 @@ def test_who_waits_for_a_task_that_a_person_has_to_find_keeps_no_worker_busy(sto
     second, _ = store.enqueue("graph", {"log": []}, key="another")
     work(store, graph, providers=providers)
     assert (store.job(first.public_id).status, store.job(second.public_id).status) == ("review", "pending")
-    assert store.job(second.public_id).waits_for_a_signal
+    assert store.job(second.public_id).next_run_at == PARKED

@@ -13,6 +13,7 @@ import pytest
 from langgraph.types import interrupt
 
 from everstep import effect
+from everstep.checkpoints.job import PARKED
 from everstep.checkpoints.jobs import Job
 from everstep.checkpoints.store import Store
 from everstep.clock import ManualClock
@@ -65,7 +66,7 @@ def test_a_signal_wakes_the_job(store: Store) -> None:
     graph = chain(lambda _state: {"log": ["before"]}, heard("paid:17"), lambda _state: {"log": ["after"]})
     job = run(store, graph)
     assert is_parked(store, job)
-    assert job.waits_for_a_signal
+    assert job.next_run_at == PARKED
     work(store, graph)
     assert moves(store, job) == ["pending", "running", "pending"]  # nothing looked again meanwhile
     signal, emitted = store.emit("paid:17", {"amount": 5}, by="anna")
