@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -65,23 +66,13 @@ async def _in_thread(world: list[Any], go: asyncio.Event, text: str) -> str:
     return await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(_released(world, go, text), loop).result())
 
 
-@pytest.mark.parametrize("call", [_released, _in_thread], ids=["awaits", "thread"])
-@pytest.mark.parametrize("probed", [False, True], ids=["no probe", "probe"])
-def test_an_async_effect_beside_a_failing_node_goes_on_to_its_end(
-    store: Store, world: list[Any], call: Any, probed: bool
-) -> None:
-    """A branch that fails cancels its siblings; an effect under way there is waited for, never begun a second time."""
-    entered, go, fail = asyncio.Event(), asyncio.Event(), Once(ConnectionError("beside"))
-    happened_at: list[str] = []
-
-    @effect("slow", probe=(lambda: "slow" if world else None) if probed else None)
-    async def slow() -> str:
-        entered.set()
-        return await call(world, go, "slow")
+def cut_off(call: Callable[[], Awaitable[str]], entered: asyncio.Event, go: asyncio.Event) -> Any:
+    """A graph whose one node fails once `call` was entered: its caller is cancelled, and soon it may go on."""
+    fail = Once(ConnectionError("beside"))
 
     async def acting(_state: Log) -> Log:
         try:
-            return {"log": [await slow()]}
+            return {"log": [await call()]}
         finally:
             asyncio.get_running_loop().call_later(0.05, go.set)
 
@@ -90,7 +81,24 @@ def test_an_async_effect_beside_a_failing_node_goes_on_to_its_end(
         fail()
         return {"log": ["other"]}
 
-    job = run(store, beside(acting, failing), listener=lambda event, _: happened_at.append(f"{event} {len(world)}"))
+    return beside(acting, failing)
+
+
+@pytest.mark.parametrize("call", [_released, _in_thread], ids=["awaits", "thread"])
+@pytest.mark.parametrize("probed", [False, True], ids=["no probe", "probe"])
+def test_an_async_effect_beside_a_failing_node_goes_on_to_its_end(
+    store: Store, world: list[Any], call: Any, probed: bool
+) -> None:
+    """A branch that fails cancels its siblings; an effect under way there is waited for, never begun a second time."""
+    entered, go = asyncio.Event(), asyncio.Event()
+    happened_at: list[str] = []
+
+    @effect("slow", probe=(lambda: "slow" if world else None) if probed else None)
+    async def slow() -> str:
+        entered.set()
+        return await call(world, go, "slow")
+
+    job = run(store, cut_off(slow, entered, go), listener=lambda event, _: happened_at.append(f"{event} {len(world)}"))
     assert result(store, job) == ["slow", "other"]
     assert world == ["slow"]
     assert happened_at == ["claimed 0", "retry 1", "claimed 1", "done 1"]
@@ -156,7 +164,7 @@ def test_a_time_limit_of_the_node_does_not_hide_what_its_effect_did(store: Store
 
 def test_an_effect_inside_one_that_its_caller_gave_up_is_still_called(store: Store, world: list[Any]) -> None:
     """What goes on to its end goes on whole: the effects it consists of are not refused in its middle."""
-    entered, go, fail = asyncio.Event(), asyncio.Event(), Once(ConnectionError("beside"))
+    entered, go = asyncio.Event(), asyncio.Event()
 
     @effect("inner")
     async def inner() -> str:
@@ -168,18 +176,7 @@ def test_an_effect_inside_one_that_its_caller_gave_up_is_still_called(store: Sto
         await go.wait()
         return f"outer of {await inner()}"
 
-    async def acting(_state: Log) -> Log:
-        try:
-            return {"log": [await outer()]}
-        finally:
-            asyncio.get_running_loop().call_later(0.05, go.set)
-
-    async def failing(_state: Log) -> Log:
-        await entered.wait()
-        fail()
-        return {"log": ["other"]}
-
-    job = run(store, beside(acting, failing))
+    job = run(store, cut_off(outer, entered, go))
     assert result(store, job) == ["outer of inner", "other"]
     assert world == ["inner"]
 
