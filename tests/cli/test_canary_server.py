@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from tests.cli.canary_graph import known, word
+from tests.cli.canary_scene import DATABASES, Ear, Elsewhere, Scene, a_folder, holds
 from tests.cli.folder import COMMAND, environment
-from tests.cli.test_canary import DATABASES, Ear, Elsewhere, Scene, a_folder, holds
 from tests.support.waiting import PATIENCE, until
 
 KEPT = {
@@ -130,15 +130,12 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_what_clients_keep_is_where_it_belongs(scene: Scene) -> None:
     """In the columns that are for it, and in no other."""
-    columns = scene.columns()
-    found = {place: {name for name, content in columns.items() if holds(content, word(place))} for place in KEPT}
-    assert found == KEPT
+    assert scene.places(word(place) for place in KEPT) == {word(place): at for place, at in KEPT.items()}
 
 
 def test_headers_and_what_is_refused_are_not_in_the_record(scene: Scene) -> None:
     """Whoever knocks with a secret leaves none of it, also where nobody opens; errors of nodes lose theirs."""
-    raw = scene.raw()
-    assert [place for place in NOWHERE for secret in (known, word) if holds(raw, secret(place))] == []
+    assert scene.left(secret(place) for place in NOWHERE for secret in (known, word)) == []
 
 
 def test_nothing_of_it_is_written_or_sent(scene: Scene) -> None:
