@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNNAMED: Final = "not kept"
 """The name of a span of which only the id is known, as records of earlier versions tell no more."""
+_IN: Final = b'"in":"'
 _TOLD: Final = (
     names.OPERATION,
     names.TOOL_NAME,
@@ -90,10 +91,18 @@ def missing(bodies: Iterable[bytes], known: Set[str], root_id: str) -> list[Encl
     """
     found: dict[str, Enclosing] = {}
     for body in bodies:
+        if _parent(body) in known:
+            continue  # whose own row tells of what is around it
         for one in around(body, root_id):
             if one.span_id not in known and one.span_id != root_id:
                 found.setdefault(one.span_id, one)
     return list(found.values())
+
+
+def _parent(body: bytes) -> str | None:
+    """The span around one, if its stored form tells it: found without reading the rest, as a leg may have many."""
+    at = body.find(_IN, body.find(b"\n", body.find(b"\n") + 1)) if body.startswith(b"[") else -1
+    return None if at < 0 else body[at + len(_IN) : at + len(_IN) + 16].decode("ascii", "replace")
 
 
 def around(body: bytes, root_id: str) -> list[Enclosing]:
