@@ -368,7 +368,7 @@ def _below(roots: CTE) -> CTE:
     return below.union_all(select(below.c.root, *told).where(job.parent_id == below.c.id))
 
 
-def _accounts_of(roots: CTE) -> Select[Any]:
+def _accounts_of(roots: CTE) -> Select[*tuple[Any, ...]]:
     """The accounts of the jobs that a table with `id` and `depth` names, by depth; `_read` reads a row of it."""
     below = _below(roots)
     sums = [func.sum(below.c[field.name]).label(field.name) for field in fields(Use)]

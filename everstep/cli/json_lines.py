@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TextIO
 
+from everstep.counts import counted
+
 logger = logging.getLogger("everstep.worker")
 
 MOST_WAITING_BYTES = 8 * 1024 * 1024
@@ -80,7 +82,8 @@ class JsonLines:
             with _signals_raise():
                 self._thread.join(TOLD_AFTER_S)
                 while self._thread.is_alive():
-                    logger.warning("%d lines of --json wait for their reader; Ctrl-C ends without it", self._missing())
+                    told = counted(self._missing(), "line")
+                    logger.warning("%s of --json not taken by the reader yet; Ctrl-C ends without it", told)
                     self._thread.join(TOLD_EVERY_S)
         except _Signalled as signalled:
             self._tell_of_missing()
@@ -88,7 +91,7 @@ class JsonLines:
 
     def _tell_of_missing(self) -> None:
         if missing := self._missing():
-            logger.warning("%d lines of --json were not written: nobody reads them", missing)
+            logger.warning("%s of --json not written: nobody reads", counted(missing, "line"))
 
     def _missing(self) -> int:
         with self._changed:

@@ -48,7 +48,7 @@ def waiting_worker(folder: Folder) -> Generator[Worker]:
             store.enqueue("count", {"n": number})
     with folder.worker("--until-idle") as worker:
         fcntl.fcntl(worker.process.stdout.fileno(), fcntl.F_SETPIPE_SZ, SMALLEST)
-        told(worker, "lines of --json wait for their reader")
+        told(worker, "of --json not taken by the reader yet")
         with Store.open(folder.url) as store:
             assert {job.status for job in store.jobs()} == {"done"}
         yield worker
@@ -73,7 +73,7 @@ def test_a_worker_does_not_wait_for_a_reader_that_is_gone(folder: Folder) -> Non
     """A reader that ends while the worker waits for it ends the wait; the worker exits 0 and tells what is missing."""
     with waiting_worker(folder) as worker:
         worker.process.stdout.close()
-        told(worker, "lines of --json were not written: nobody reads them")
+        told(worker, "of --json not written: nobody reads")
         assert worker.process.wait() == 0
 
 
@@ -82,7 +82,7 @@ def test_a_signal_ends_the_wait_for_a_reader(folder: Folder, number: signal.Sign
     """A worker that only waits for a reader has nothing to drain: a signal ends it, with the documented code."""
     with waiting_worker(folder) as worker:
         worker.process.send_signal(number)
-        told(worker, "lines of --json were not written: nobody reads them")
+        told(worker, "of --json not written: nobody reads")
         assert worker.process.wait() == code
 
 
@@ -92,7 +92,7 @@ def test_a_process_that_failed_does_not_wait_for_a_reader(pipe: Pipe, caplog: py
     for number in range(SMALLEST):
         lines.say({"n": number})
     lines.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
-    assert "lines of --json were not written" in caplog.text
+    assert "of --json not written" in caplog.text
     pipe[0].close()  # and so the thread that writes ends
 
 
@@ -134,7 +134,7 @@ def test_a_reader_that_is_gone_is_no_failure(pipe: Pipe, caplog: pytest.LogCaptu
     with JsonLines(output) as lines:
         for number in range(3):
             lines.say({"n": number})
-    assert "3 lines of --json were not written" in caplog.text
+    assert "3 lines of --json not written" in caplog.text
 
 
 def test_what_a_line_is_made_of_is_looked_up_by_the_writing_thread(pipe: Pipe) -> None:
