@@ -182,16 +182,21 @@ def refuse_output_of(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     monkeypatch.setattr(step_write, "execute", execute)
 
 
+def begun(store: Store) -> tuple[StepSaver, RunnableConfig]:
+    """The saver of a job whose first checkpoint is stored, and which that is."""
+    store.enqueue("graph", {})
+    saver = StepSaver(store, fenced(store, begin_running(store)))
+    checkpoint, versions = checkpoint_with(log=[])
+    return saver, saver.put(thread(), checkpoint, {"step": 0}, versions)
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_an_output_that_could_not_be_stored_fails_the_next_write(
     store: Store, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint is not stored over a task's output that is missing; another namespace is not concerned."""
-    store.enqueue("graph", {})
-    attempt = fenced(store, begin_running(store))
-    saver = StepSaver(store, attempt)
-    checkpoint, versions = checkpoint_with(log=[])
-    config = saver.put(thread(), checkpoint, {"step": 0}, versions)
+    saver, config = begun(store)
+    stored = config["configurable"]["checkpoint_id"]
 
     refuse_output_of(monkeypatch, "task")
     saver.put_writes(config, [("log", 1)], "task")
@@ -202,18 +207,15 @@ def test_an_output_that_could_not_be_stored_fails_the_next_write(
     saver.put(below, later, {"step": 0}, versions)
     with pytest.raises(RuntimeError, match=r"^no$"):
         saver.put(config, later, {"step": 1}, versions)
-    assert [found.checkpoint["id"] for found in saver.list(thread())] == [checkpoint["id"]]
+    assert [found.checkpoint["id"] for found in saver.list(thread())] == [stored]
     saver.put(config, later, {"step": 1}, versions)
     assert len(list(saver.list(thread()))) == 2
 
 
 def test_an_error_does_not_clear_an_output_that_is_missing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when another task's error met the output that could not be stored, no checkpoint stands on it."""
-    store.enqueue("graph", {})
-    attempt = fenced(store, begin_running(store))
-    saver = StepSaver(store, attempt)
-    checkpoint, versions = checkpoint_with(log=[])
-    config = saver.put(thread(), checkpoint, {"step": 0}, versions)
+    saver, config = begun(store)
+    stored = config["configurable"]["checkpoint_id"]
 
     refuse_output_of(monkeypatch, "task")
     saver.put_writes(config, [("log", 1)], "task")
@@ -222,4 +224,4 @@ def test_an_error_does_not_clear_an_output_that_is_missing(store: Store, monkeyp
     later, versions = checkpoint_with(log=[1])
     with pytest.raises(RuntimeError, match=r"^no$"):
         saver.put(config, later, {"step": 1}, versions)
-    assert [found.checkpoint["id"] for found in saver.list(thread())] == [checkpoint["id"]]
+    assert [found.checkpoint["id"] for found in saver.list(thread())] == [stored]
