@@ -97,16 +97,20 @@ def test_a_full_disk_is_no_failure_of_the_job(store: Store) -> None:
 
 @contextmanager
 def read_only(store: Store) -> Iterator[None]:
-    """What the record's writer sends is refused, as after a failover, or by a file system that gave up."""
+    """What the record's writer sends is refused, as after a failover, or by a file system that gave up.
+
+    It is switched between two of the writer's transactions: within one, its failure would refuse the switch, too.
+    """
     sqlite = store.url.startswith("sqlite")
     setting = "PRAGMA query_only={}" if sqlite else "SET SESSION default_transaction_read_only={}"
 
     def switch(value: str) -> None:
-        driver.execute(setting.format(value))
-        if not sqlite:
-            driver.commit()
+        with store._writer._turn:  # pyright: ignore[reportPrivateUsage]
+            driver.execute(setting.format(value))
+            if not sqlite:
+                driver.commit()
 
-    driver: Any = store.write(lambda c: c.connection.driver_connection).result()
+    driver: Any = store.write(lambda c: c.connection.driver_connection).result(PATIENCE)
     switch("on")
     try:
         yield
